@@ -9,12 +9,14 @@ The statements are numbered and proved in `docs/theory/amplification.md`:
 | sampling | a record is charged | statement |
 |---|---|---|
 | Poisson | the mixture of all that the sample released with nothing | 2.1 |
+| Poisson, replace-one | two such mixtures, if it released a Gaussian | 2.11 |
 | truncated Poisson | a mixture of that and a sample of fixed size | 2.2 |
-| fixed size | the same both ways; by Renyi divergences arXiv 1808.00087 | 2.3 |
+| fixed size | a replacement, the same both ways; a zeroed record less | 2.3 |
 | shuffled batches | one release an epoch; a replacement where a record leaves | 2.4 |
 | balls in bins | one release an epoch; less where bins stay hidden, by "pld" | 2.5 |
-| random allocation | k epochs of balls in floor(t/k) bins | 2.6 |
+| random allocation | k such epochs of t/k bins or so; two of three rounds if k > t/2 | 2.6 |
 | groups in turns, caps | the dearest of the rounds it can be in | 2.7 |
+| a cap, Gaussian sums | less, as it stays hidden which these are, by "pld" | 2.12 |
 | one that the observer sees | a coin that is shown, and every round it is in | 2.8 |
 | any, noise by the records' owners | what it costs unsampled | 2.9 |
 """

@@ -26,7 +26,7 @@ class Attained(IntEnum):
   UNSAMPLED = 1  # of all records
   SEEN = 2  # of samples that the observer sees
   POISSON = 3  # of Poisson samples
-  ALWAYS = 4  # of samples of a fixed size, and truncated ones
+  ALWAYS = 4  # of samples of a fixed size, truncated ones, and epochs
 
 
 class QueryAnalysis(NamedTuple):
@@ -51,6 +51,8 @@ class QueryAnalysis(NamedTuple):
       that are charged together, and not one by one.
     composes_groups: whether `composed` takes groups that hold such events, and charges all their
       parts. If not, groups that hold one are refused.
+    composed_attained: as `composed`, of rounds that released nothing beside such an event: the
+      pairs that data sets attain together. None: of none is that known.
     exported: (round, relation, whether the sample is known) -> the event of dp_accounting, of one
       that `composed` is for.
   """
@@ -64,6 +66,7 @@ class QueryAnalysis(NamedTuple):
   parts: Callable[[Any], tuple[Any, ...]] | None = None
   composed: "Composed | None" = None
   composes_groups: bool = False
+  composed_attained: "Composed | None" = None
   exported: Callable[[Round, Relation, bool], Any] | None = None
 
 
@@ -97,15 +100,21 @@ class Turns(NamedTuple):
       these rounds that a record can be in. Where its events disagree, the largest counts.
     of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered
       (`Family.severity`), are refused. Else all of them count.
-    by_coins: whether a record takes part by its own coins until it has had its turns. Its rounds
-      may then be charged as those of their samples as well, or as releases of a record that takes
-      part for certain, with what `amplified` has beyond as many pairs.
+    by_coins: the probability of its own fresh coins by which a record takes part until it has had
+      its turns (or a bound on it), if it does. Its rounds may then be charged as those of their
+      samples as well, or as releases of a record that takes part for certain, with what `amplified`
+      has beyond as many pairs.
+    alone: the sampling as of which all rounds are charged where those of some release are fewer
+      than the turns; None: as they are.
+    whole: counted events -> of these turns, those of epochs that happened in full, at least.
   """
 
   sampler: Hashable
   most: Callable[[Iterable[tuple[Any, int]]], int]
   of_epochs: bool = False
-  by_coins: bool = False
+  by_coins: float = 0.0
+  alone: Any = None
+  whole: Callable[[Iterable[tuple[Any, int]]], int] = lambda rounds: 0
 
 
 _OF_ONE_ROUND = {
@@ -135,14 +144,39 @@ class Pattern(NamedTuple):
   Attributes:
     separation: any two are at least so far apart.
     most: how many there are at most.
+    epoch: the rounds of an epoch.
+    per_epoch: how many there are at most in an epoch.
+    skipped: how many rounds of its first epoch were before the run. Where the rounds' samplings
+      have `starts_epoch`, accounting finds it.
+    open_rounds: in each of so many first rounds some record may take part.
   """
 
   separation: int
   most: int
+  epoch: int = 1
+  per_epoch: int = 1
+  skipped: int = 0
+  open_rounds: int = 0
 
   def within(self, num_rounds: int) -> int:
-    """How many there are at most in so many successive rounds."""
-    return min(self.most, -(-num_rounds // self.separation))
+    """How many there are at most in the first rounds of the run."""
+    epochs = -(-(num_rounds + self.skipped) // self.epoch)
+    return min(self.most, -(-num_rounds // self.separation), epochs * self.per_epoch)
+
+  def meeting(self, turns: int, bands: int) -> int:
+    """How many pairs there are at most, of so many, that are less than `bands` rounds apart.
+
+    The m-th one after another is m separations later, and of another epoch than the next one if
+    those between do not fit into two (Statement 4.2).
+    """
+    near = min(
+      turns - 1,
+      (bands - 1) // self.separation,
+      self.per_epoch * ((bands - 2) // self.epoch + 2) - 1,
+    )
+    pairs = near * turns - near * (near + 1) // 2
+    alone = self.per_epoch == 1 and 2 * (bands - 1) <= self.epoch
+    return min(pairs, turns // 2) if alone else pairs
 
 
 def _as_they_are(event: Any, released: Pairs, relation: Relation, release: Release) -> Pairs:
@@ -157,8 +191,8 @@ class SamplingAnalysis(NamedTuple):
 
   An event's fields `overflow_probability`, `population` and `position` are read where it has them,
   and mean what those of `PoissonSampling` and `MinSeparationSampling` do. What is said of an event
-  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most` alone
-  reads.
+  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most`
+  and `Turns.whole` alone read.
 
   Attributes:
     inclusion: event -> the probability that a record is in a round's sample, which its own data do
@@ -181,8 +215,8 @@ class SamplingAnalysis(NamedTuple):
       run with correlated noise is amplified; None: it is not.
     attained: (event, whether the sample is known) -> which releases' pairs, as they are
       charged, data sets attain in it; None: of none is that known.
-    exported: (event, charged, inner) -> the event of dp_accounting, where `inner` is that of a
-      record that takes part for certain, and `charged` the pairs of this one. It is asked as
+    exported: (event, charged, inner, relation) -> the event of dp_accounting, where `inner` is that
+      of a record that takes part for certain, and `charged` the pairs of this one. It is asked as
       `amplified` is. None: it is that of those pairs.
   """
 
@@ -196,7 +230,7 @@ class SamplingAnalysis(NamedTuple):
   anew: bool = False
   run_probability: Callable[[Any], float | None] = lambda event: None
   attained: Callable[[Any, bool], Attained | None] = lambda event, sample_known: None
-  exported: Callable[[Any, Pairs, Any], Any] | None = None
+  exported: Callable[[Any, Pairs, Any, Relation], Any] | None = None
 
   def takes_all(self, event: Any) -> bool:
     """Whether every record is in the round's sample."""

@@ -8,18 +8,30 @@ together:
 * rounds whose query is charged as a run (`QueryAnalysis.composed`).
 """
 
+import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
 from jdp.accounting.analysis import Composed, Turns, shared_fields
-from jdp.accounting.composition import Composition, compose_pairs, is_ordered, most_severe_pairs
+from jdp.accounting.composition import (
+  Composition,
+  compose_pairs,
+  is_ordered,
+  least_severe_pair,
+  most_severe_pairs,
+)
+from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation
+
+Charged = Callable[[Round], tuple[DominatingPair, ...]]
+Tables = defaultdict[tuple[int, Family], Counter[tuple[float, ...]]]
 
 
 def compose_rounds(
@@ -28,6 +40,7 @@ def compose_rounds(
   *,
   sample_known: bool = False,
   capped: bool = False,
+  attained: bool = False,
 ) -> Composition:
   """The composition of counted rounds under one relation.
 
@@ -37,6 +50,8 @@ def compose_rounds(
     sample_known: whether the observer sees who took part.
     capped: whether rounds of a participation cap are charged as releases of a record that takes
       part until the cap, rather than as rounds of their samples. Both are bounds.
+    attained: whether of rounds in turns those alone count that data sets attain: epochs that
+      happened in full, each as one of the least severe rounds.
 
   Raises:
     ValueError: if a round has no analysis under the relation.
@@ -47,25 +62,54 @@ def compose_rounds(
   overflow = 0.0
   for event, count in rounds.items():
     overflow += count * overflow_probability(event)
-    if composed := composed_by(event.query):
+    composed = composed_by(event.query)
+    if composed:
       together[composed][event] = count
-    elif turns := sampling_analysis(event.sampling).turns(event.sampling):
-      shared = shared_fields(event.sampling)
-      of_fields, stream = in_turns.setdefault((shared[0], turns.sampler), ({}, {}))
-      of_fields.setdefault(shared, turns)
+    if turns := sampling_analysis(event.sampling).turns(event.sampling):
+      of_fields, stream = in_turns.setdefault(turns_key(event), ({}, {}))
+      of_fields.setdefault(shared_fields(event.sampling), turns)
       stream[event] = count
-    else:
+    elif not composed:
       items += (
         (pair, count) for pair in amplified_pairs(event, relation, sample_known=sample_known)
       )
   for of_fields, stream in in_turns.values():
-    items += _of_turns(_dearest_turns(*of_fields.values()), stream, relation, sample_known, capped)
+    found = _dearest_turns(*of_fields.values())
+    charged = partial(amplified_pairs, relation=relation, sample_known=sample_known)
+    own = {event: count for event, count in stream.items() if not composed_by(event.query)}
+    shared = len(own) < len(stream)
+    if shared and own and found.of_epochs:
+      raise _shared_epochs(own)
+    if shared:  # rounds of the run may show which ones a record is in
+      charged = partial(charged, certain=True)
+    hidden = not (sample_known or shared) and relation is not Relation.REPLACE_ONE
+    items += (
+      _whole(found, own, charged)
+      if attained
+      else _of_turns(found, stream, own, charged, capped=capped, hidden=hidden)
+    )
   for composed, several in together.items():
     pairs = composed(several, relation, sample_known)
     if not any(count > 0 for _, count in pairs):
       raise charges_nothing(next(iter(several)).query, "no pair", "register_query")
     items += pairs
   return compose_pairs(items, overflow)
+
+
+def _shared_epochs(own: Mapping[Round, int]) -> ValueError:
+  """The error about epochs of which some rounds are of a run and others are not."""
+  event = next(iter(own))
+  return ValueError(
+    f"Expected rounds by {type(event.sampling).__name__} to be of runs with correlated noise, or "
+    f"none of them, got {type(event.query).__name__} among them: which rounds a record was in "
+    "would not be known; give each run a sampler, and other sums of its rounds as groups."
+  )
+
+
+def turns_key(event: Round) -> Hashable:
+  """Equal of rounds that are charged together, as a record can be in some only; None of others."""
+  turns = sampling_analysis(event.sampling).turns(event.sampling)
+  return None if turns is None else (type(event.sampling).__name__, turns.sampler)
 
 
 def stands_alone(event: Round) -> bool:
@@ -82,32 +126,35 @@ def _dearest_turns(*several: Turns) -> Turns:
     return max(turns.most(counted) for turns in several)
 
   of_epochs, by_coins = zip(*((turns.of_epochs, turns.by_coins) for turns in several), strict=True)
-  return Turns(several[0].sampler, most, of_epochs=any(of_epochs), by_coins=any(by_coins))
+  return several[0]._replace(most=most, of_epochs=any(of_epochs), by_coins=max(by_coins))
 
 
 def _of_turns(
-  turns: Turns, stream: Mapping[Round, int], relation: Relation, sample_known: bool, capped: bool
+  turns: Turns,
+  stream: Mapping[Round, int],
+  own: Mapping[Round, int],
+  charged: Callable[..., tuple[DominatingPair, ...]],
+  *,
+  capped: bool,
+  hidden: bool,
 ) -> list[tuple[DominatingPair, int]]:
   """The pairs of rounds of one sampler of which a record can be in some only.
 
   The most severe pairs count, as many as it has turns, of each family and of each charge (a
-  replacement, a removal). That is above every choice of its rounds.
+  replacement, a removal). That is above every choice of its rounds. Turns are counted over the
+  whole stream; `own` are those of its rounds that are not charged as a run.
   """
-  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
-  tables: defaultdict[tuple[int, Family], Counter[tuple[float, ...]]] = defaultdict(Counter)
-  items: list[tuple[DominatingPair, int]] = []
-  for event, count in stream.items():
-    released = event.query, event.relation, shared_fields(event.sampling)
-    if released not in charges:
-      certain = turns.by_coins and capped
-      pairs = amplified_pairs(event, relation, sample_known=sample_known, certain=certain)
-      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
-    for position, pair in enumerate(charges[released]):
-      items.append((pair, count))
-      tables[position, pair.family][pair.parameters] += count
+  certain = turns.by_coins > 0 and capped
+  items, tables = _tables(turns, own, partial(charged, certain=True) if certain else charged)
   if turns.by_coins and not capped:
     return items
   most = turns.most((event.sampling, count) for event, count in stream.items())
+  if turns.by_coins and hidden and (run := _hidden_run(turns.by_coins, most, own, tables)):
+    return [(run, 1)]
+  if turns.alone and any(table.total() < most for table in tables.values()):
+    _, tables = _tables(
+      turns, own, lambda event: charged(dataclasses.replace(event, sampling=turns.alone))
+    )
   dearest: list[tuple[DominatingPair, int]] = []
   for (_, family), table in tables.items():
     if turns.of_epochs or is_ordered(family, table):
@@ -115,6 +162,49 @@ def _of_turns(
     else:
       dearest += ((DominatingPair(family, row), count) for row, count in table.items())
   return dearest
+
+
+def _hidden_run(
+  probability: float,
+  most: int,
+  stream: Mapping[Round, int],
+  tables: Mapping[Any, Mapping[tuple[float, ...], int]],
+) -> DominatingPair | None:
+  """The pair of a run of equal rounds with a cap, where samples hide a record's turns."""
+  rows = [(family, row) for (_, family), table in tables.items() for row in table]
+  if len(rows) > 1 or not all(is_central(event.query) for event in stream):
+    return None
+  ((family, row),) = rows
+  return family.capped and family.capped(row, probability, most, sum(stream.values()))
+
+
+def _tables(
+  turns: Turns, stream: Mapping[Round, int], charged: Charged
+) -> tuple[list[tuple[DominatingPair, int]], Tables]:
+  """All pairs of the rounds; and counted, those of each charge and family."""
+  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
+  items: list[tuple[DominatingPair, int]] = []
+  tables: Tables = defaultdict(Counter)
+  for event, count in stream.items():
+    released = event.query, event.relation, shared_fields(event.sampling)
+    if released not in charges:
+      pairs = charged(event)
+      charges[released] = tuple(map(_ordered, pairs)) if turns.of_epochs else pairs
+    for position, pair in enumerate(charges[released]):
+      items.append((pair, count))
+      tables[position, pair.family][pair.parameters] += count
+  return items, tables
+
+
+def _whole(
+  turns: Turns, stream: Mapping[Round, int], charged: Charged
+) -> list[tuple[DominatingPair, int]]:
+  """The least severe pair, as often as a record has turns in epochs that happened in full."""
+  number = turns.whole((event.sampling, count) for event, count in stream.items())
+  _, tables = _tables(turns, stream, charged)
+  return [
+    (least_severe_pair(family, table), number) for (_, family), table in tables.items() if number
+  ]
 
 
 def _ordered(pair: DominatingPair) -> DominatingPair:

@@ -187,6 +187,11 @@ def most_severe_pairs(
   return result
 
 
+def least_severe_pair(family: Family, table: Mapping[tuple[float, ...], int]) -> DominatingPair:
+  """The least severe of pairs of one family, which are ordered."""
+  return DominatingPair(family, min(table, key=_severity(family)))
+
+
 @checked
 def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee:
   """The guarantee of all local releases that one observer saw of one unit.

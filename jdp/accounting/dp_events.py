@@ -153,7 +153,8 @@ def round_event(event: Round, relation: Relation, sample_known: bool) -> "DpEven
     return exported_together(whole, relation, dp)
   if analysis.exported is None:
     return exported_together(charged, relation, dp)
-  return analysis.exported(event.sampling, charged, exported_together(whole, relation, dp))
+  inner = exported_together(whole, relation, dp)
+  return analysis.exported(event.sampling, charged, inner, relation)
 
 
 def _counted(total: Composition, relation: Relation) -> list[tuple["DpEvent", int]]:

@@ -38,7 +38,7 @@ class CorrelatedGaussianSum(EventBase):
     min_separation: b of the pattern; neighbouring rounds are 1 apart.
     max_participations: k of the pattern.
     squared_sensitivity: a bound on |C G - C G'|^2 for neighbours whose G differ by at most 1 in
-      each row of one such pattern.
+      each row of one such pattern. It is their maximum where `bands` are at most `min_separation`.
     bands: how many diagonals of C are not zero, counted from the main one down to the last.
     largest_column_norm: the largest L2 norm of a column of C.
     index: t in [0, n). It is always a leaf of the pytree.
@@ -133,8 +133,8 @@ class CyclicPoissonSampling(EventBase):
   It decides so by its own coin, secret, and fresh in every round. A record's group follows from
   public data that the records have no part in.
 
-  A bound holds under zero-out, and under add/remove with `by_identity`. Under replace-one nothing
-  is amplified.
+  A bound holds under zero-out and replace-one, and under add/remove with `by_identity`. Under
+  replace-one, Gaussian releases alone are amplified.
 
   Attributes:
     num_groups: b. So any two rounds of a record are at least b apart.

@@ -10,12 +10,11 @@ import optax
 from jax.sharding import Mesh
 
 from jdp import _validate, accounting
+from jdp.accounting.registration import sampling_analysis
 from jdp.events import (
   CorrelatedGaussianSum,
-  CyclicPoissonSampling,
   FixedSizeSampling,
   GaussianSum,
-  MinSeparationSampling,
   PoissonSampling,
   Round,
   SamplingEvent,
@@ -106,7 +105,7 @@ def planned_averaging(
       stacklevel=4,
     )
   event = sampler.event(sampler.init())
-  separation = {} if strategy is None else _separation(event)
+  separation = {} if strategy is None else _separation(event, strategy.num_rounds)
   if strategy is None:
     plan = partial(_plan, event, relation, unit, num_rounds)
   else:
@@ -180,31 +179,42 @@ def _stddev(noise_multiplier: float, relation: Relation) -> float:
   return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
 
 
-def _separation(event: SamplingEvent) -> dict[str, int]:
+def _separation(event: SamplingEvent, num_rounds: int) -> dict[str, int]:
   """What a sampler promises of a user's rounds, as arguments of a plan."""
-  if isinstance(event, MinSeparationSampling):
-    return {
-      "min_separation": event.min_separation,
-      "max_participations": event.max_participations,
-    }
-  return {"min_separation": event.num_groups} if isinstance(event, CyclicPoissonSampling) else {}
+  pattern = sampling_analysis(event).pattern(event, num_rounds)
+  return {
+    "min_separation": pattern.separation,
+    "max_participations": pattern.within(num_rounds),
+  }
 
 
 def _correlated_plan(
-  event: SamplingEvent,
+  event: Any,
   relation: Relation,
   unit: Unit,
   num_rounds: int,
   whole_run: CorrelatedGaussianSum,
   noise_multiplier: float,
 ) -> Ledger:
-  """A ledger that costs what the planned run does: its last round, with all rounds' overflows."""
-  query = dataclasses.replace(
-    whole_run, noise_multiplier=_stddev(noise_multiplier, relation), index=num_rounds - 1
-  )
-  if isinstance(event, MinSeparationSampling | CyclicPoissonSampling):
-    event = dataclasses.replace(event, position=num_rounds - 1)
-  if isinstance(event, CyclicPoissonSampling | PoissonSampling):
-    overflow = min(1.0, num_rounds * event.overflow_probability)
-    event = dataclasses.replace(event, overflow_probability=overflow)
-  return Ledger().append(Round(event, query, relation, unit))
+  """A ledger that costs what the planned run does: its first and its last round.
+
+  They have all rounds' overflows.
+  """
+  ends = sorted({0, num_rounds - 1})
+  epoch = sampling_analysis(event).pattern(event, num_rounds).epoch
+
+  def planned(index: int) -> Round:
+    changes: dict[str, Any] = {}
+    if hasattr(event, "position"):
+      changes["position"] = index
+    if hasattr(event, "starts_epoch"):
+      changes["starts_epoch"] = index % epoch == 0
+    if hasattr(event, "overflow_probability"):
+      share = num_rounds / len(ends) * event.overflow_probability
+      changes["overflow_probability"] = min(1.0, share)
+    query = dataclasses.replace(
+      whole_run, noise_multiplier=_stddev(noise_multiplier, relation), index=index
+    )
+    return Round(dataclasses.replace(event, **changes), query, relation, unit)
+
+  return Ledger().extend((planned(index), 1) for index in ends)

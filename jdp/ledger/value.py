@@ -435,11 +435,15 @@ def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent
 
 
 def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
-  """The entries, with the first round of each sampling by epochs marked as the start of one."""
+  """The entries, with the first round of each sampling by epochs marked as the start of one.
+
+  Rounds of a run with correlated noise stay as they are: their indices tell where epochs start.
+  """
   seen = set()
   for event, count in entries:
     sampling = getattr(event, "sampling", None)
-    if isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
+    alone = not isinstance(getattr(event, "query", None), CorrelatedGaussianSum)
+    if alone and isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
       starting = dataclasses.replace(sampling, starts_epoch=True)
       if starting not in seen:
         seen.add(starting)

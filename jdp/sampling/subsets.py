@@ -18,9 +18,9 @@ _WORDS, _TURNS = 1024, 4
 def fixed_size(population: int, sample_size: int) -> Sampler:
   """A uniformly random subset of `sample_size` of `population` records, anew each round.
 
-  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one. A record that
-  comes or goes would change the population, which is public. The size of the sample is public, and
-  there is no padding.
+  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one and zero-out. A
+  record that comes or goes would change the population, which is public. The size of the sample is
+  public, and there is no padding.
 
   The subset is exactly uniform, for ideal random bits: no float takes part in it. Slots are drawn
   as integers. Those that repeat another are drawn again until none does. The procedure only asks

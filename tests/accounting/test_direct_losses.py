@@ -69,7 +69,8 @@ def truncated(rng, query, relation, seen):
 def fixed_size(rng, query, relation, seen):
   size, count = int(rng.integers(1, 10)), int(rng.integers(1, 8))
   one, _ = direct_losses.release(query, relation)
-  outcomes = one.shown(size / 10) if seen else one.mixed(size / 10)
+  among_opposite = one._replace(none=None)  # all others are where it is replaced by
+  outcomes = one.shown(size / 10) if seen else among_opposite.mixed(size / 10)
   return [(events.FixedSizeSampling(size, 10), count)], [(outcomes, count)], False
 
 
@@ -84,7 +85,7 @@ def epoch(kind, batches, chosen=1):
       one, _ = direct_losses.release(query, relation)
       return rounds, [(one, chosen * number)] if seen else [], False
     outcomes = direct_losses.allocated(batches, chosen, query, relation)
-    return rounds, [(outcomes, number)], False
+    return rounds, [(outcomes, number)], batches == 2 and kind is events.BallsInBins
 
   return make
 

@@ -193,7 +193,7 @@ def test_who_sees_the_reports_sees_no_amplification():
   ("ledger", "relation", "message"),
   [
     (LEDGERS[0], "replace_one", "add_remove or zero_out for PoissonSampling"),
-    (LEDGERS[4], "add_remove", "replace_one for FixedSizeSampling"),
+    (LEDGERS[4], "add_remove", "replace_one or zero_out for FixedSizeSampling"),
     (rounds(PoissonSampling(1.0), PureRelease(0.3), 1), None, "replace_one to export pure"),
     (
       rounds(PoissonSampling(0.5), RandomizedResponse(0.3, 2), 1),

@@ -247,9 +247,11 @@ def test_a_cap_costs_at_most_as_many_releases_and_at_most_the_uncapped_run():
     for accountant in ("rdp", "pld"):
       uncapped = accounting.epsilon(free, 1e-5, accountant=accountant)
       releases = accounting.epsilon(run(PoissonSampling(1.0), cap), 1e-5, accountant=accountant)
-      assert accounting.epsilon(found, 1e-5, accountant=accountant) == pytest.approx(
-        min(uncapped, releases), rel=1e-9
-      )
+      stated = accounting.epsilon(found, 1e-5, accountant=accountant)
+      if accountant == "pld" and observer == "model":  # less, as turns are hidden
+        assert stated <= min(uncapped, releases) * (1 + 1e-9)
+      else:
+        assert stated == pytest.approx(min(uncapped, releases), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ SAMPLINGS = {
   PoissonSampling(0.2): (0.2, BOTH),
   PoissonSampling(1.0): (1.0, ALL),
   TRUNCATED: (TRUNCATED.inclusion_probability, BOTH),
-  FixedSizeSampling(20, 100): (0.2, {"replace_one"}),
+  FixedSizeSampling(20, 100): (0.2, {"replace_one", "zero_out"}),
   FixedSizeSampling(100, 100): (1.0, {"replace_one", "zero_out"}),
   ShuffledBatches(5, True): (0.2, ALL),
   ShuffledBatches(5, True, keeps_partial=True): (0.2, ALL),
@@ -178,9 +178,13 @@ def laws(query, relation):
   return law(shift), law(-shift), law(0.0)
 
 
-def true_delta(query, relation, q, epsilon, *, seen=False):
-  """The hockey-stick divergence between two runs of neighbours, both ways."""
+def true_delta(query, relation, q, epsilon, *, seen=False, fixed=False):
+  """The hockey-stick divergence between two runs of neighbours, both ways; `fixed`: of samples in
+  which another record sits in the place of one that sits out.
+  """
   here, there, absent = laws(query, relation)
+  if fixed:
+    absent = laws(query, "replace_one")[1]
   mixed = 0 if seen else (1 - q) * absent  # of a sample that is seen, these are equal and apart
   p, r = q * here + mixed, q * there + mixed
   return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((p, r), (r, p)))
@@ -202,12 +206,16 @@ def test_bounds_the_truth_or_refuses(sampling, query):
       )
     if sampling == TRUNCATED and query not in (GAUSSIAN, AVERAGE, NESTED, *BY_OWNERS):
       analysed = {"zero_out"}  # of a full sample, others move
+    by_coins = isinstance(sampling, PoissonSampling | CyclicPoissonSampling)
+    if by_coins and query in (GAUSSIAN, AVERAGE, NESTED):
+      analysed = {*analysed, "replace_one"}
     if query in OF_RUNS:  # never refused but where others' rounds may change
       stays = isinstance(sampling, OTHERS_STAY) or getattr(sampling, "by_identity", False)
       analysed = ALL if stays else ALL - {"add_remove"}
     if relation in analysed and not (needs_two and stated):
       for epsilon in (0.0, 0.1, 0.5, 1.5):
-        truth = true_delta(query, relation, q, epsilon)
+        fixed = isinstance(sampling, FixedSizeSampling)
+        truth = true_delta(query, relation, q, epsilon, fixed=fixed)
         assert accounting.delta(ledger, epsilon) >= truth * (1 - 1e-9)
         if relation != "add_remove" or q == 1:
           seen = Ledger().append(Round(sampling, query, relation, observer="server"))
@@ -322,8 +330,45 @@ def test_fixed_size_sample_of_the_published_example():
     Round(FixedSizeSampling(100, 10_000), GaussianSum(1.0, 2.0), "replace_one"), count=1000
   )
   assert round(accounting.epsilon(ledger, 1e-5, accountant="rdp"), 3) == 3.576
-  with pytest.raises(ValueError, match="Expected relation replace_one for FixedSizeSampling"):
+  with pytest.raises(ValueError, match="Expected relation replace_one or zero_out for Fixed"):
     accounting.epsilon(ledger, 1e-5, relation="add_remove")
+
+
+def test_fixed_size_samples_of_a_zeroed_record():
+  """Between opposite others, by quadrature of two rounds, and a replacement."""
+  sampling, q, z = FixedSizeSampling(1, 5), 0.2, 0.8
+  ledger = Ledger().append(Round(sampling, GaussianSum(1.0, z), "zero_out"), count=2)
+  x = np.linspace(-12, 12, 1201)
+  other, none, one = (np.exp(-(((x - s) / z) ** 2) / 2) for s in (-1, 0, 1))
+  here, there = ((1 - q) * other + q * own for own in (one, none))
+  here, there = (np.outer(law, law) / law.sum() ** 2 for law in (here, there))
+  for epsilon in (0.1, 1.0, 3.0):
+    exact = np.maximum(here - math.exp(epsilon) * there, 0).sum()
+    found = accounting.delta(ledger, epsilon, accountant="pld")
+    assert exact * (1 - 1e-4) <= found <= 1.25 * exact
+    replaced = accounting.delta(ledger, epsilon, accountant="pld", relation="replace_one")
+    assert found < 0.8 * replaced
+    assert found <= accounting.delta(ledger, epsilon)  # by divergences, of a replacement
+  lower, upper = accounting.epsilon_interval(ledger, 1e-5)
+  assert 0.97 * upper < lower < upper
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.0, 2.0, 3.0])
+def test_opposite_records_are_the_worst_of_a_fixed_size_sample(angle):
+  """In two dimensions: the record at (1, 0), who sits in its place at some angle."""
+  q, z = 0.3, 0.9
+  ledger = Ledger().append(Round(FixedSizeSampling(3, 10), GaussianSum(1.0, z), "zero_out"))
+  x = np.linspace(-8, 8, 401)
+
+  def law(a, b):
+    density = np.outer(np.exp(-(((x - a) / z) ** 2) / 2), np.exp(-(((x - b) / z) ** 2) / 2))
+    return density / density.sum()
+
+  other = law(math.cos(angle), math.sin(angle))
+  p, r = ((1 - q) * other + q * own for own in (law(1, 0), law(0, 0)))
+  for epsilon in (0.05, 0.5, 1.5):
+    exact = hockey_stick(p, r, epsilon)
+    assert 1e-4 < exact <= accounting.delta(ledger, epsilon, accountant="pld") * (1 + 1e-4)
 
 
 def test_replacing_is_dearer_than_the_loss_distribution_of_a_replaced_record():

@@ -50,6 +50,34 @@ def test_the_whole_run_is_within_its_target_and_within_one_percent_of_it(relatio
   assert 5.94 < epsilon <= 6.0
 
 
+@pytest.mark.parametrize(
+  ("sampler", "turns"),
+  [
+    (sampling.min_separation(40, 4, 3), 3),
+    (sampling.balls_in_bins(40, 4, capacity=38), 3),
+    (sampling.random_allocation(40, 8, 2), 4),
+    (sampling.shuffled(40, 10), 3),
+  ],
+  ids=lambda value: type(value).__name__,
+)
+def test_turns_that_a_sampler_promises_are_planned_and_charged_alike(sampler, turns):
+  """11 of 12 rounds, in the middle of an epoch: one Gaussian sum of independent noise a turn."""
+  algorithm = dp_fedavg(
+    LOSS,
+    CLIENTS,
+    **PLAN | {"num_rounds": 11},
+    **TARGET,
+    relation="zero_out",
+    sampler=sampler,
+    strategy=matrix_factorization.identity(12),
+  )
+  result = train(algorithm, MODEL.init(jax.random.key(0)), CLIENTS)
+  z = result.ledger.entries[0][0].query.noise_multiplier
+  assert 5.94 < accounting.epsilon(result.ledger, 1e-3) <= 6.0
+  exact = accounting.gaussian_epsilon(z / turns**0.5, 1e-3)
+  assert accounting.epsilon(result.ledger, 1e-3, accountant="pld") == pytest.approx(exact, rel=1e-2)
+
+
 @pytest.mark.slow
 def test_it_is_the_procedure_made_by_hand(key):
   by_hand = federated_averaging(

@@ -20,18 +20,27 @@ _CELLS, _CELLS_OF_TWO, _CELLS_OF_THREE = 4000, 600, 150
 
 
 class Outcomes(NamedTuple):
-  """Probabilities of the same outcomes, with the record and without it (or with another)."""
+  """Probabilities of the same outcomes, with the record and without it (or with another).
+
+  Attributes:
+    there: with it.
+    gone: without.
+    none: where neither is in the sample. None: as `gone`.
+  """
 
   there: np.ndarray
   gone: np.ndarray
+  none: np.ndarray | None = None
 
   def times(self, other):
     """Of two independent releases."""
-    return Outcomes(*(np.multiply.outer(a, b).ravel() for a, b in zip(self, other, strict=True)))
+    pairs = zip(self[:2], other[:2], strict=True)
+    return Outcomes(*(np.multiply.outer(a, b).ravel() for a, b in pairs))
 
   def mixed(self, q):
     """Of a record that is in the sample with probability q, while nobody sees whether."""
-    return Outcomes(q * self.there + (1 - q) * self.gone, self.gone)
+    none = self.gone if self.none is None else self.none
+    return Outcomes(*(q * law + (1 - q) * none for law in self[:2]))
 
   def shown(self, q):
     """Of one in it with that probability, while its coin is seen."""
@@ -39,8 +48,8 @@ class Outcomes(NamedTuple):
     return Outcomes(np.append(q * self.there, out), np.append(q * self.gone, out))
 
 
-def cells(law, shift, cells):
-  """The outcomes of a continuous law, centred on 0, and of the law moved by `shift`."""
+def cells(law, shift, cells, replaced=False):
+  """The outcomes of a continuous law, centred on 0, and moved by `shift` (and by half of it)."""
   reach = float(law.isf(1e-13))
   ends = np.linspace(-reach, reach + shift, cells)
 
@@ -49,7 +58,7 @@ def cells(law, shift, cells):
     inner = np.where(ends[:-1] < at, np.diff(below), -np.diff(above))
     return np.concatenate([[below[0]], inner, [above[-1]]])
 
-  return Outcomes(masses(shift), masses(0.0))
+  return Outcomes(masses(shift), masses(0.0), masses(shift / 2) if replaced else None)
 
 
 def integers(pmf, shift, reach):
@@ -76,12 +85,16 @@ def release(query, relation, number=_CELLS):
   moved = 2 if relation == "replace_one" else 1
   match query:
     case events.GaussianSum() | events.DistributedGaussianSum():
-      return cells(scipy.stats.norm(0, query.stddev), moved * query.clip_norm, number), True
+      return cells(
+        scipy.stats.norm(0, query.stddev), moved * query.clip_norm, number, moved == 2
+      ), True
     case events.LaplaceSum():
-      return cells(scipy.stats.laplace(0, query.scale), moved * query.clip_norm, number), True
+      return cells(
+        scipy.stats.laplace(0, query.scale), moved * query.clip_norm, number, moved == 2
+      ), True
     case events.WeightedAverage():
       shift = moved * query.clip_norm / max(query.min_total_weight, 1.0)
-      return cells(scipy.stats.norm(0, query.stddev), shift, number), False
+      return cells(scipy.stats.norm(0, query.stddev), shift, number, moved == 2), False
     case events.ConcentratedRelease():
       return cells(scipy.stats.norm(0, (2 * query.rho) ** -0.5), 1.0, number), False
     case events.PureRelease():
@@ -109,7 +122,7 @@ def release(query, relation, number=_CELLS):
 
 def allocated(batches, chosen, query, relation):
   """An epoch of which the record is in some rounds, all choices alike."""
-  one, _ = release(query, relation, _CELLS_OF_THREE)
+  one, _ = release(query, relation, _CELLS_OF_TWO if batches == 2 else _CELLS_OF_THREE)
   choices = list(itertools.combinations(range(batches), chosen))
   there = sum(
     _product([one.there if place in taken else one.gone for place in range(batches)])
@@ -135,7 +148,7 @@ def _epsilon(counted, delta, turned):
   size = scipy.fft.next_fast_len(2 * half, real=True)
   total, hidden = np.ones(size // 2 + 1, complex), 1.0
   for outcomes, count in counted:
-    ours, theirs = outcomes[::-1] if turned else outcomes
+    ours, theirs = outcomes[1::-1] if turned else outcomes[:2]
     both = (ours > 0) & (theirs > 0)
     loss = np.log(ours[both] / theirs[both])
     place = np.clip(loss / SPACING, -half, half - 1)

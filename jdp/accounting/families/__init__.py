@@ -19,9 +19,11 @@ from jdp.accounting.families.base import (
 )
 from jdp.accounting.families.gaussian import (
   ALLOCATED_GAUSSIAN,
+  CAPPED_GAUSSIAN,
   FIXED_SIZE_GAUSSIAN,
   GAUSSIAN,
   GROUP_GAUSSIAN,
+  REPLACED_GAUSSIAN,
   TRUNCATED_GAUSSIAN,
 )
 from jdp.accounting.families.releases import (
@@ -37,6 +39,7 @@ from jdp.accounting.families.releases import (
 
 __all__ = [
   "ALLOCATED_GAUSSIAN",
+  "CAPPED_GAUSSIAN",
   "CONCENTRATED",
   "DISCRETE_GAUSSIAN",
   "FIXED_SIZE_GAUSSIAN",
@@ -47,6 +50,7 @@ __all__ = [
   "NULL_RESPONSE",
   "PURE",
   "RANDOMIZED_RESPONSE",
+  "REPLACED_GAUSSIAN",
   "SKELLAM",
   "TRUNCATED_GAUSSIAN",
   "Charge",

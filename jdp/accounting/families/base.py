@@ -88,7 +88,10 @@ class Family:
       stands for the whole pair in groups and in truncated samples.
     sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
       released nothing else.
-    in_bins: (row, rounds) -> the pair of an epoch of such releases, of which a record is in one.
+    in_bins: (row, rounds, taken) -> what a record is charged for each of the rounds that it is in,
+      of an epoch of such releases of which it is in so many.
+    capped: (row, q, most, rounds) -> the pair of a run of such releases, of which a record is in at
+      most so many, by coins of probability q until then.
     in_group: (row, size) -> the pair of a group of records, each in the sample by its own coin.
     is_sum: whether a null record contributes what an absent one does.
     may_hide: whether a sample can hide who is in it.
@@ -111,7 +114,8 @@ class Family:
   hides_nothing: bool = False
   multiplier: Callable[[Row], float | None] = lambda row: None
   sampled: "Callable[[str, float, Row], DominatingPair] | None" = None
-  in_bins: "Callable[[Row, float], DominatingPair] | None" = None
+  in_bins: "Callable[[Row, float, float], DominatingPair] | None" = None
+  capped: "Callable[[Row, float, int, int], DominatingPair] | None" = None
   in_group: "Callable[[Row, int], DominatingPair] | None" = None
   is_sum: bool = False
   may_hide: bool = False

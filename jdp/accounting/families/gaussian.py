@@ -11,11 +11,13 @@ import numpy as np
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld import allocated_lower, capped, fixed_size, pairs, random_allocation
 from jdp.accounting.pld.group_gaussian import group_gaussian
 from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.replaced_gaussian import replaced_gaussian
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
+from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
 from jdp.guarantees import Relation
 
 _LEAST_MULTIPLIER = 1e-3
@@ -77,11 +79,17 @@ def _exported(row: Row, relation: Relation, dp: Any) -> Any:
 
 
 def _sampled(how: str, q: float, row: Row) -> DominatingPair:
-  return DominatingPair(FIXED_SIZE_GAUSSIAN if how == base.FIXED_SIZE else GAUSSIAN, (q, row[1]))
+  if how == base.FIXED_SIZE:
+    return DominatingPair(FIXED_SIZE_GAUSSIAN, (q, row[1], row[1]))
+  return DominatingPair(GAUSSIAN, (q, row[1]))
 
 
-def _in_bins(row: Row, rounds: float) -> DominatingPair:
-  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, row[1]))
+def _in_bins(row: Row, rounds: float, taken: float) -> DominatingPair:
+  return DominatingPair(ALLOCATED_GAUSSIAN, (rounds, taken, row[1]))
+
+
+def _capped(row: Row, q: float, most: int, rounds: int) -> DominatingPair:
+  return DominatingPair(CAPPED_GAUSSIAN, (q, row[1], float(most), float(rounds)))
 
 
 def _in_group(row: Row, size: int) -> DominatingPair:
@@ -104,6 +112,7 @@ GAUSSIAN = Family(
   multiplier=lambda row: row[1] if row[0] == 1 else None,
   sampled=_sampled,
   in_bins=_in_bins,
+  capped=_capped,
   in_group=_in_group,
   is_sum=True,
   is_published=True,
@@ -113,19 +122,35 @@ GAUSSIAN = Family(
 
 
 def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
-  if attained:  # all other records opposite
-    return _loss(row, removed, attained)
-  return pairs.fixed_size_gaussian(*row) if _is_tame(row) else None
+  pair = fixed_size.attained if attained else fixed_size.fixed_size_gaussian
+  return pair(*row, removed=removed) if _is_tame(row) else None
 
 
 FIXED_SIZE_GAUSSIAN = Family(
-  "Gaussian sum of a fixed-size sample",  # (share of the population, z)
-  lambda parameters, orders: rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
+  # (share of the population, z of a replaced record, z of the one in question)
+  "Gaussian sum of a fixed-size sample",
+  lambda parameters, orders: np.minimum(
+    rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
+    rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
+  ),
   base.unbounded,
   None,
   loss=_fixed_size_loss,
   is_free=base.starts_with_zero,
-  is_symmetric=lambda row, attained: not attained,
+  is_symmetric=lambda row, attained: row[1] == row[2],
+  exposed=_exposed,
+  cut=lambda row: gaussian_cut(row[1]),
+)
+
+
+REPLACED_GAUSSIAN = Family(
+  "Poisson-sampled Gaussian of a replaced record",  # (q, z of one that takes part for certain)
+  lambda parameters, orders: rdp_replaced_gaussian(parameters[:, 0], parameters[:, 1], orders),
+  base.unbounded,
+  lambda row: (row[0], -row[1]),
+  loss=lambda row, removed, attained: replaced_gaussian(*row) if _is_tame(row) else None,
+  is_free=_is_free,
+  is_symmetric=base.always_symmetric,
   exposed=_exposed,
   cut=lambda row: gaussian_cut(row[1]),
 )
@@ -141,7 +166,7 @@ def _truncated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   if not full * share:
     return alone
   whole = (
-    pairs.fixed_size_gaussian(share, z_replaced)
+    fixed_size.fixed_size_gaussian(share, z_replaced, z, removed=removed)
     if null
     else pairs.sampled_gaussian(share, z_replaced, removed=removed)
   )
@@ -162,33 +187,63 @@ TRUNCATED_GAUSSIAN = Family(
 )
 
 
-def _is_one_release(row: Row) -> bool:
-  """Whether an epoch is charged what one release costs."""
-  return row[0] == 1 or row[1] < random_allocation.LEAST_MULTIPLIER
+def _is_seen(row: Row) -> bool:
+  """Whether a part of an epoch is charged what its rounds cost that the record is in."""
+  return row[0] == row[1] or row[2] < random_allocation.LEAST_MULTIPLIER
 
 
 def _allocated_charge(row: Row, attained: bool) -> Charge | None:
-  return Charge(multiplier=row[1]) if _is_one_release(row) and row[1] > 0 else None
+  if attained:
+    found = allocated_lower.has_pair(*row)
+    return None if found else Charge(multiplier=allocated_lower.multiplier_of_mean(*row))
+  return Charge(multiplier=row[2] / math.sqrt(row[1])) if _is_seen(row) and row[2] > 0 else None
 
 
 def _allocated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
-  return random_allocation.allocated_gaussian(*row, removed=removed) if _is_tame(row) else None
+  if not row[2]:
+    return None
+  if attained and row[1] > 1:
+    return allocated_lower.allocated_lower(*row, removed=removed)
+  return random_allocation.allocated_gaussian(*row, removed=removed, below=attained)
 
 
 ALLOCATED_GAUSSIAN = Family(
-  "Gaussian sums of an epoch's bins",  # (rounds of the epoch, z of each): a record is in one
-  # By divergences they cost what one round does: these are jointly quasi-convex.
-  lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 1], orders),
+  # (rounds of the epoch, of which a record is in so many, z of each): one that it is in
+  "Gaussian sums of an epoch's bins",
+  # By divergences they cost what these rounds do: divergences are jointly quasi-convex.
+  lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
   base.unbounded,
-  lambda row: (-row[0], -row[1]),
+  lambda row: -row[2],
   loss=_allocated_loss,
   charge=_allocated_charge,
-  merged=lambda parameters, counts, attained: random_allocation.merged(parameters, counts),
-  is_symmetric=lambda row, attained: _is_one_release(row),
+  merged=random_allocation.merged,
+  is_symmetric=lambda row, attained: row[0] == row[1] if attained else _is_seen(row),
+  exposed=lambda row: float(row[2] == 0),
+  is_published=True,
+  cut=lambda row: gaussian_cut(row[2]),
+  exported=lambda row, relation, dp: _exported((1.0, row[2]), relation, dp),  # as if revealed
+)
+
+
+def _capped_charge(row: Row, attained: bool) -> Charge | None:
+  return None if capped.is_amplified(*row) else Charge(multiplier=row[1] / math.sqrt(row[2]))
+
+
+CAPPED_GAUSSIAN = Family(
+  # (q, z, most rounds of a record, rounds); by divergences it costs as many unsampled releases
+  "Gaussian sums of Poisson samples with a cap",
+  lambda parameters, orders: rdp_of_pairs(
+    np.ones(len(parameters)), parameters[:, 1] / np.sqrt(parameters[:, 2]), orders
+  ),
+  base.unbounded,
+  None,
+  loss=lambda row, removed, attained: capped.capped_gaussian(*row, removed=removed),
+  charge=_capped_charge,
+  is_free=_is_free,
+  is_symmetric=lambda row, attained: not capped.is_amplified(*row),
   exposed=_exposed,
   is_published=True,
-  cut=lambda row: gaussian_cut(row[1]),
-  exported=lambda row, relation, dp: _exported((1.0, row[1]), relation, dp),  # as if revealed
+  cut=lambda row: row[2] * gaussian_cut(row[1]),
 )
 
 

@@ -54,6 +54,11 @@ def is_bare(released: Sequence[DominatingPair]) -> bool:
   return any(family.hides_nothing for family, _ in released)
 
 
+def one_multiplier(released: Sequence[DominatingPair]) -> float | None:
+  """The noise multiplier of a release, if it is one Gaussian."""
+  return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
+
+
 def hidden_pairs(
   how: str, q: float, released: tuple[DominatingPair, ...], relation: Relation
 ) -> tuple[DominatingPair, ...]:

@@ -2,9 +2,9 @@
 
 | what | where |
 |---|---|
-| the pairs that are composed, those that data sets attain | `terms`, `pairs` |
+| the pairs that are composed, those that data sets attain | `terms`, `pairs`, `allocated_lower` |
 | losses on a lattice, from above and below | `discretise` |
-| where to compute: tilt, window, spacing | `plan` |
+| where to compute: tilt, window, spacing | `aims`, `plan`, `stages` |
 | composition by FFT, with its rounding errors | `compose` |
 | hockey sticks, and the epsilon at a delta | `bounds`, `profile` |
 
@@ -23,15 +23,14 @@ directions (removal and addition), because
 
 The lower bound is below the composition's hockey stick by the same steps with signs reversed. It is
 below the truth as well where data sets attain the pairs (`terms`), and is computed of those
-alone. Nothing in `plan` is certified, nor needs to be: a bad plan gives wide bounds.
+alone. Nothing in `aims` and `plan` is certified, nor needs to be: a bad plan gives wide bounds.
 
-**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians under replace-one, epochs
-of Gaussians in bins (`random_allocation`), discrete Gaussian and (where one coordinate is the worst
-case) Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have
-pairs. What is known by its Renyi divergences alone
-(zero-concentrated releases, other Skellam sums, families of other packages)
-becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are pure ones, but for
-their delta. No result is above that of Renyi divergences or of basic composition.
+**Families.** Poisson-sampled Gaussians, fixed-size samples of Gaussians (`fixed_size`), epochs of
+Gaussians in bins (`random_allocation`), discrete Gaussian and (where the bounds leave few vectors)
+Skellam sums (`integer_noise`), Laplace, randomised response and pure releases have pairs. What is
+known by its Renyi divergences alone (zero-concentrated releases, other Skellam sums, families of
+other packages) becomes one pair, of the divergences' sum. (epsilon, delta)-DP local releases are
+pure ones, but for their delta.
 
 **Sources.** Losses on lattices and FFTs: arXiv 2106.02848; connecting the dots:
 2207.04380; tilting: 2208.09595; dominating pairs: 2106.08567. The lower measure (lowered dots) is

@@ -15,36 +15,34 @@ from jdp.accounting.pld.compose import LatticeComposition
 from jdp.accounting.pld.discretise import sums_from
 from jdp.accounting.pld.pairs import UNIT
 
+_BLOCK = 100.0  # nats, whose exponentials are harmless
+
 
 class Stick(NamedTuple):
   """A bound on delta as a function of eps.
 
-  Between points it is scale (mass - e^(eps - centre) weight) + slack, mass and weight of the point
+  Between points it is scale (mass - e^(eps - point) weight) + slack, mass and weight of the point
   above, slack of the point below.
 
   Attributes:
     losses: float64 [N].
-    centre: of the losses.
     mass: sums over losses from each point on, float64 [N], times e^(tilt (centre - loss)).
-    weight: the same with a further e^(centre - loss).
-    growth: e^(loss - centre), float64 [N].
+    weight: the same with a further e^(point - loss).
     slack: what errors add, or take, from each point on, float64 [N].
     scale: what all but the slack is multiplied by.
     is_upper: whether it is an upper bound.
   """
 
   losses: np.ndarray
-  centre: float
   mass: np.ndarray
   weight: np.ndarray
-  growth: np.ndarray
   slack: np.ndarray
   scale: float
   is_upper: bool
 
   def at_points(self) -> np.ndarray:
     """The bound at each point, where the point itself contributes nothing."""
-    return self.scale * (self.mass - self.growth * self.weight) + self.slack
+    return self.scale * (self.mass - self.weight) + self.slack
 
   def delta(self, epsilon: float) -> float:
     """The bound at one eps (of upper bounds); NaN below the window."""
@@ -53,7 +51,7 @@ class Stick(NamedTuple):
       return math.nan
     if after == len(self.losses):
       return float(self.slack[-1])
-    value = self.mass[after] - math.exp(epsilon - self.centre) * self.weight[after]
+    value = self.mass[after] - math.exp(epsilon - self.losses[after]) * self.weight[after]
     return float(self.scale * value + self.slack[after - 1])
 
   def epsilon(self, delta: float) -> float:
@@ -74,7 +72,7 @@ class Stick(NamedTuple):
     share = rest / (self.scale * self.weight[last + 1])
     if not share < math.inf:
       return float(self.losses[last + self.is_upper])
-    root = self.centre + math.log(share) if share > 0 else -math.inf
+    root = self.losses[last + 1] + math.log(share) if share > 0 else -math.inf
     return float(np.clip(root, self.losses[last], self.losses[last + 1]))
 
 
@@ -104,17 +102,16 @@ def lower(composition: LatticeComposition) -> Stick:
 def _stick(composition, sign, extra, wrapped):
   tilt, losses = composition.window.tilt, composition.losses + sign * composition.rounding
   centre, number = float(losses[len(losses) // 2]), len(losses)
-  from_centre = losses - centre
-  growth = np.exp(from_centre)
+  spacing = float(losses[-1] - losses[0]) / (number - 1)  # as exact as the losses
   # Long arrays are reused: these take most of an accountant's memory.
-  decay = np.exp(np.multiply(from_centre, -tilt, out=from_centre), out=from_centre)
+  decay = losses - centre
+  decay = np.exp(np.multiply(decay, -tilt, out=decay), out=decay)
   values = composition.tilted * decay
   mass = sums_from(values)
-  weight = sums_from(np.divide(values, growth, out=values))
-  squares = 2 * float(losses[1] - losses[0]) * tilt * (1 + 2 * tilt) * (1 + tilt)
+  weight = _discounted(values, spacing)
+  squares = 2 * spacing * tilt * (1 + 2 * tilt) * (1 + tilt)
   norm = math.sqrt(min(number, 1 + 1 / squares) if squares else number)
   rounding = np.abs(weight, out=values)
-  rounding *= growth
   rounding += np.abs(mass)
   rounding *= sign * 2 * UNIT * number
   scale = _exp(composition.log_scale + sign * composition.rounding - tilt * centre)
@@ -122,7 +119,20 @@ def _stick(composition, sign, extra, wrapped):
   errors *= sign * norm * composition.error + wrapped
   errors += rounding
   errors *= scale
-  return Stick(losses, centre, mass, weight, growth, extra + errors, scale, sign > 0)
+  return Stick(losses, mass, weight, extra + errors, scale, sign > 0)
+
+
+def _discounted(values: np.ndarray, spacing: float) -> np.ndarray:
+  """The sums of values from each point on, times e^(-distance), block by block."""
+  size = max(min(int(_BLOCK / spacing), len(values)), 1)
+  blocks = np.pad(values, (0, -len(values) % size)).reshape(-1, size)
+  decay = np.exp(-spacing * np.arange(size))
+  sums = np.cumsum((blocks * decay)[:, ::-1], axis=1)[:, ::-1] / decay
+  to_next, beyond = np.exp(spacing * np.arange(-size, 0)), 0.0
+  for block in sums[::-1]:
+    block += beyond * to_next
+    beyond = block[0]
+  return sums.ravel()[: len(values)]
 
 
 def _exp(value):

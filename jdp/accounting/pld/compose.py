@@ -32,6 +32,7 @@ class LatticeComposition(NamedTuple):
     losses: float64 [N], equally spaced.
     tilted: of the tilted measure, scaled to mass 1, float64 [N], with what wraps around.
     error: bound on the 2-norm of its rounding error.
+    largest_error: bound on that of each value.
     log_scale: log of the tilted measure's mass.
     rounding: bound on the rounding errors of `log_scale` and of the losses.
     outside: bounds on the tilted mass below and above the window; at a distance x from it there is
@@ -43,6 +44,7 @@ class LatticeComposition(NamedTuple):
   losses: np.ndarray
   tilted: np.ndarray
   error: float
+  largest_error: float
   log_scale: float
   rounding: float
   outside: tuple[float, float]
@@ -86,7 +88,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
     rounding += count * 8 * UNIT * (1 + reach + abs(lattice.offset))
   begin = math.floor((window.low - offset) / spacing)
   losses = offset + spacing * (begin + np.arange(size))
-  tilted, error = _inverse(spectrum, size)
+  tilted, error, largest_error = _inverse(spectrum, size)
   tilted = np.roll(tilted, -((begin - base) % size))
   below = _exp(logs[2] - logs[0] + window.steps[0] * losses[0])
   above = _exp(logs[1] - logs[0] - window.steps[1] * losses[-1])
@@ -94,7 +96,15 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
   infinite *= math.exp(min(heavier, 700.0))
   rounding += 8 * UNIT * (1 + max(abs(losses[0]), abs(losses[-1])))
   return LatticeComposition(
-    losses, tilted, error, float(logs[0]), float(rounding), (below, above), infinite, window
+    losses,
+    tilted,
+    error,
+    largest_error,
+    float(logs[0]),
+    float(rounding),
+    (below, above),
+    infinite,
+    window,
   )
 
 
@@ -129,13 +139,17 @@ def _times(spectrum, scaled, largest, count, size, rounding):
 
 
 def _inverse(spectrum, size):
-  """The measure of a spectrum, [size], and a bound on the 2-norm of its error."""
+  """The measure of a spectrum, [size], and bounds on the 2-norm of its error and on the largest.
+
+  A value is at most the mean of its spectrum's magnitudes.
+  """
   whole = np.zeros(size // 2 + 1, complex)
   whole[spectrum.kept] = spectrum.values
   result = scipy.fft.irfft(whole, size)
   errors = np.exp(spectrum.log_bound) * np.minimum(spectrum.relative, 2.0)
-  error = math.sqrt(2 / size) * _norm(errors) + 2 * math.exp(-_NEGLIGIBLE)
-  return result, error + _transform_error(size) * _norm(result)
+  cut, transformed = 2 * math.exp(-_NEGLIGIBLE), _transform_error(size) * _norm(result)
+  error = math.sqrt(2 / size) * _norm(errors) + cut + transformed
+  return result, error, 2 / size * float(errors.sum()) + cut + transformed
 
 
 def _folded(values, size):

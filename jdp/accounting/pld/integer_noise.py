@@ -24,8 +24,11 @@ A factor of e^+-m for a whole release makes the loss larger by at most 2 m, and 
 of e^m at most. For n shares, e^tau is a further factor for each coordinate
 (`jdp.accounting.renyi.discrete_noise`).
 
-For Skellam noise in several dimensions under an L2 bound no pair is known. Its Renyi divergences
-are taken.
+**Few vectors, each by itself.** Where the bounds leave few integer vectors, the pair of Statement
+1.9 dominates all of them (`integer_vectors`).
+
+For Skellam noise in several dimensions under an L2 bound that leaves many no pair is known. Its
+Renyi divergences are taken.
 """
 
 import math
@@ -35,10 +38,14 @@ import numpy as np
 
 from jdp.accounting.families.base import Charge
 from jdp.accounting.pld import pairs
+from jdp.accounting.pld.integer_vectors import largest_vectors, worst_of
+from jdp.accounting.pld.pairs import Pair
 from jdp.accounting.renyi.discrete_noise import inflation
 
 _EXACT = 1e6  # variances up to this have their own pairs, where one coordinate is the worst
 _MOST_VARIANCE = 1e8  # of a Skellam variable
+_ROUGH = 1e3  # variances up to this are far enough from a Gaussian's to look at single vectors
+_POINTS = 2**12  # of the lattice of their losses, or as many as these have
 _DEVIATIONS = 15.0
 _ROUNDING = 1e-11  # relative, of a law's masses
 _MARGIN = 1e-12  # that smoothing may cost, of a loss
@@ -100,6 +107,8 @@ def _dominating(noise: IntegerNoise) -> Charge | None:
     steps = _floor(min(steps, noise.l2 * math.sqrt(noise.dim)))
   smooth = _smoothing(noise) if noise.is_gaussian else math.inf
   shift, distance = noise.factor * steps, noise.factor * math.sqrt(squared)
+  if (found := _by_vectors(noise, squared, steps)) is not None:
+    return found
   left = noise.variance - smooth
   if not left > 3 * smooth:  # noise that is no longer smooth, or no Gaussian
     return _one_coordinate(noise, shift, 1.0) if shift <= 1.1 * distance else None
@@ -151,14 +160,44 @@ def _gaussian(noise: IntegerNoise, distance: float, variance: float, dim: int) -
   return Charge((), multiplier, margin) if margin <= _MOST_MARGIN else None
 
 
+def _by_vectors(noise: IntegerNoise, squared: int, steps: int) -> Charge | None:
+  """The pair of all vectors within the bounds; None if they are many, or one coordinate's."""
+  largest = noise.factor * min(math.isqrt(squared), steps)
+  vectors = largest_vectors(
+    noise.factor**2 * squared, noise.factor * steps, noise.dim or int(_MOST), largest
+  )
+  if vectors is None or len(vectors[0]) == len(vectors) == 1:
+    return None
+  if (noise.is_gaussian and noise.variance > _ROUGH) or not _is_known(noise, largest):
+    return None
+  deviation, moved = math.sqrt(noise.variance), noise.factor * math.sqrt(squared)
+  width = 2 * _DEVIATIONS * moved / deviation + moved * moved / noise.variance
+  spacing = width / _POINTS
+  if noise.is_gaussian:  # of which losses are multiples
+    spacing = 0.5 / noise.variance / max(1, int(0.5 / noise.variance / spacing))
+  return Charge((worst_of(vectors, lambda shift: _coordinate(noise, shift, 1.0), spacing),))
+
+
+def _is_known(noise: IntegerNoise, shift: int) -> bool:
+  """Whether the pair of one coordinate that moves so far can be computed."""
+  near = 0.01 <= noise.variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(noise.variance)
+  return near and noise.margin + _ROUNDING <= _MOST_MARGIN
+
+
 def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | None:
   """X + shift against X, for upper (1) or lower bounds (-1)."""
-  variance, margin = noise.variance, noise.margin + _ROUNDING
-  is_known = 0.01 <= variance <= _MOST_VARIANCE and shift <= 40 * math.sqrt(variance)
-  if not is_known or margin > _MOST_MARGIN:
+  if not _is_known(noise, shift):
     return None
   if not shift:
     return Charge(())
+  pair = _coordinate(noise, shift, side)
+  starts = np.arange(1, len(pair.losses), -(-len(pair.losses) // _SKETCH))
+  return Charge((pairs.sketched(pair, np.append(0, starts)),))
+
+
+def _coordinate(noise: IntegerNoise, shift: int, side: float) -> Pair:
+  """X + shift against X, by its atoms."""
+  variance, margin = noise.variance, noise.margin + _ROUNDING
   last = math.ceil(_DEVIATIONS * math.sqrt(variance)) + 40 + shift
   log_law = (_log_discrete_gaussian if noise.is_gaussian else _log_skellam)(variance, last)
   whole = np.concatenate([log_law[:0:-1], log_law])
@@ -171,9 +210,7 @@ def _one_coordinate(noise: IntegerNoise, shift: int, side: float) -> Charge | No
   p, losses = p * math.exp(side * margin), losses + side * 3 * margin
   if side > 0:
     losses, p = np.append(losses, math.inf), np.append(p, beyond)
-  pair = pairs.atoms(losses, p, shift / variance if noise.is_gaussian else 0.0)
-  starts = np.arange(1, len(pair.losses), -(-len(pair.losses) // _SKETCH))
-  return Charge((pairs.sketched(pair, np.append(0, starts)),))
+  return pairs.atoms(losses, p, shift / variance if noise.is_gaussian else 0.0)
 
 
 def _log_discrete_gaussian(variance: float, last: int) -> np.ndarray:

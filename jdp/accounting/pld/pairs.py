@@ -6,12 +6,6 @@ few hundred atoms, with which tails and spacings are planned (a sketch certifies
 
 * Poisson-sampled Gaussian (arXiv 1908.10530, Section 3): (1-q) N(0, z^2) + q N(1, z^2) against N(0,
   z^2) when a record is removed, the reverse when one is added.
-* Fixed size under replace-one (arXiv 2106.08567, on subsampling): with P = N(1, z^2), Q = N(0,
-  z^2), z for a replaced record, the hockey stick at e^eps >= 1 is that of (1-q) Q + q P against Q,
-  and below 1 that of P against (1-q) P + q Q. So the losses above 0 are those of a removal, those
-  below 0 those of an addition, and an atom at 0 has the rest, (1-q) (2 Phi(1/(2z)) - 1). It is its
-  own reverse. A data set whose other records are all equal attains each half, but not both with one
-  pair.
 * Laplace: two distributions whose centres are eps scales apart; atoms at +-eps, a density between.
 * Atoms: randomised response, of two values or of a value and a uniform answer; pure releases,
   which post-process one bit's response (arXiv 1311.0776).
@@ -29,9 +23,10 @@ from jdp.accounting.renyi.conversions import IMPROVED
 
 UNIT = 2.0**-52
 # Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
-_FARTHEST = 38.0  # where ndtr is still a normal number
+FARTHEST = 38.0  # where ndtr is still a normal number
 LARGEST_LOSS = 600.0
 """Its exponential is safely a float64."""
+_SKETCH = 500  # atoms
 # Of a pair known by its divergences: orders, points, and log of the delta beyond.
 _ORDERS, _POINTS, _FARTHEST_NATS = 256, 4096, 700.0
 
@@ -97,13 +92,13 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
       return Cells(mixed, none, mixed_error, none_error)
     return Cells(none[::-1], mixed[::-1], none_error[::-1], mixed_error[::-1])
 
-  lowest, highest = (-14.0, 14 + mean + 24) if removed else (-_FARTHEST, 14 + mean)
+  lowest, highest = (-14.0, 14 + mean + 24) if removed else (-FARTHEST, 14 + mean)
   t = np.arange(lowest, highest, max(min(0.2, 0.3 / mean), 0.02))
   log_p = -t * t / 2
   if removed:
     log_none = np.log1p(-q) + log_p if q < 1 else -np.inf
     log_p = np.logaddexp(log_none, math.log(q) - np.square(t - mean) / 2)
-  log_p = _normalised(log_p)
+  log_p = normalised(log_p)
   return Pair(loss(t), log_p, cells) if removed else Pair(-loss(t)[::-1], log_p[::-1], cells)
 
 
@@ -119,34 +114,19 @@ def normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.maximum(masses, 0.0), error[1:] + error[:-1]
 
 
-def fixed_size_gaussian(q: float, z: float) -> Pair:
-  """A Gaussian sum of a fixed-size sample under replace-one; the module's docstring says which pair
-  it is.
-  """
-  removed, added = (sampled_gaussian(q, z, removed=side) for side in (True, False))
-  rest = (1 - q) * math.erf(math.sqrt(0.125) / z)
-
-  def cells(edges):
-    above = removed.cells(np.concatenate([[0.0], np.maximum(edges, 0.0)]))
-    below = added.cells(np.concatenate([np.minimum(edges, 0.0), [0.0]]))
-    has_above, has_below = np.append(edges > 0, True), np.insert(edges < 0, 0, True)
-    parts = [
-      has_above * high[1:] + has_below * low[:-1] for high, low in zip(above, below, strict=True)
-    ]
-    at_zero = np.searchsorted(edges, 0.0)
-    for part, value in zip(parts, (rest, rest, 8 * UNIT * rest, 8 * UNIT * rest), strict=True):
-      part[at_zero] += value
-    return Cells(*parts)
-
-  up, down = removed.losses > 0, added.losses < 0
-  losses = np.concatenate([added.losses[down], [0.0], removed.losses[up]])
-  log_p = np.concatenate([added.log_p[down], [math.log(rest)], removed.log_p[up]])
-  return Pair(losses, _normalised(log_p), cells, True)
-
-
-def _normalised(log_p: np.ndarray) -> np.ndarray:
+def normalised(log_p: np.ndarray) -> np.ndarray:
   """A sketch of mass 1: many rounds of another mass would be misplanned."""
   return log_p - math.log(np.exp(log_p).sum())
+
+
+def reverse(pair: Pair) -> Pair:
+  """The pair (Q, P) of one without atoms."""
+
+  def cells(edges):
+    found = pair.cells(-edges[::-1])
+    return Cells(found.q[::-1], found.p[::-1], found.q_error[::-1], found.p_error[::-1])
+
+  return Pair(-pair.losses[::-1], normalised((pair.log_p - pair.losses)[::-1]), cells)
 
 
 def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
@@ -197,7 +177,7 @@ def laplace(epsilon: float) -> Pair:
   between = np.linspace(-epsilon, epsilon, 201)
   inside = np.exp((between - epsilon) / 2) / 4 * (between[1] - between[0])
   inside[0], inside[-1] = 0.5 * math.exp(-epsilon), 0.5
-  return Pair(between, _normalised(np.log(inside)), cells, True, 2 * epsilon)
+  return Pair(between, normalised(np.log(inside)), cells, True, 2 * epsilon)
 
 
 def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
@@ -211,6 +191,13 @@ def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
 
   shown = (p > 0) & np.isfinite(losses)
   return Pair(losses[shown], np.log(p[shown]), cells, True, step)
+
+
+def dense_atoms(losses: np.ndarray, p: np.ndarray) -> Pair:
+  """The pair of atoms so dense that few of them make a sketch."""
+  whole = atoms(losses, p)
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return sketched(whole, starts, least=1e-300)._replace(has_atoms=False)
 
 
 def pure(epsilon: float) -> Pair:

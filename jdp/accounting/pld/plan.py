@@ -1,17 +1,9 @@
 """Where a composition is computed: tilt, window and spacing, from what is asked and how exactly.
 
 All of it comes from sketches, and certifies nothing: a bad plan gives wide bounds, not wrong ones.
-
-* Losses so large that a run has one with less than a small share of delta count as infinite. Where
-  losses have long tails (a small sampling probability), no tilt would be right for them all.
-* The saddle point: with K the log of E e^(tilt L) under P, summed over all losses, delta at eps is
-  about e^(K - tilt eps) / (tilt (1 + tilt) sd sqrt(2 pi)) where K' = eps. Weighted by e^(tilt L),
-  losses near eps are the likely ones, so that a transform's rounding errors are small against
-  delta, not against 1 (arXiv 2208.09595).
-* The window is the narrowest one, over this tilt and smaller ones, outside of which is but a small
-  share of delta by Chernoff's inequality, as `bounds` counts it.
-* The spacing: from the lower to the upper measure a loss's variance grows by spacing^2 / 2 or so,
-  which moves eps by (1 + tilt) / 2 times as much.
+The tilt and the spacing follow from what is asked (`aims`). The window is the narrowest one, over
+that tilt and smaller ones, outside of which is but a small share of delta by Chernoff's inequality,
+as `bounds` counts it.
 """
 
 import math
@@ -20,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld.discretise import Lattice, sums_from
+from jdp.accounting.pld.aims import Term, aim, bounded_exp, moments
+from jdp.accounting.pld.discretise import Lattice
 from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
 
-# Errors of delta, over delta and the tolerance: rare losses, what is outside, rounding errors.
-_RARE, _OUTSIDE, _ROUNDED = 0.05, 2e-4, 0.2
+# Errors of delta, over delta and the tolerance: what is outside, rounding errors.
+_OUTSIDE, _ROUNDED = 2e-4, 0.2
 _TILTS = np.geomspace(1.0, 0.1, 8)  # that are tried, in units of the saddle point
 _ROUNDING = 1e-14  # a transform's error over its largest mass, for each loss: a guess
 _LEAST_POINTS, _MOST_POINTS = 2**14, 2**20
@@ -35,14 +28,6 @@ _STEPPED = 2.0  # Chernoff's inequality may take from the tilt, or add, over the
 _MOST_STEPS = 100.0  # of these in the tilt
 _MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
 _LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
-_SQRT_2PI = math.sqrt(2 * math.pi)
-
-
-class Term(NamedTuple):
-  """A pair, and how often it is composed."""
-
-  pair: Pair
-  repeated: int
 
 
 class Window(NamedTuple):
@@ -68,19 +53,13 @@ class Plan(NamedTuple):
     window: of the composition.
     lattices: of each term, of one spacing.
     epsilon: that it is for, at least about.
+    is_fine: whether the lattices are as fine as the tolerance asks for.
   """
 
   window: Window
   lattices: tuple[Lattice, ...]
   epsilon: float
-
-
-class Moments(NamedTuple):
-  """Of the sum of all terms' losses, for each tilt: log E e^(tilt L), tilted mean and variance."""
-
-  log: np.ndarray
-  mean: np.ndarray
-  variance: np.ndarray
+  is_fine: bool
 
 
 def plan(
@@ -98,16 +77,8 @@ def plan(
     delta: in (0, 1), or about that at `epsilon`; None: not known.
     epsilon: >= 0, or about that at `delta`; None: not known.
   """
-  log_delta = _log_of_one(terms, epsilon or 0.0) if delta is None else math.log(delta)
-  log_error = log_delta + math.log(tolerance)
-  terms = [_without_rare(term, log_error + math.log(_RARE)) for term in terms]
-  saddle = _saddle(terms, delta, epsilon)
-  at = moments(terms, np.array([0.0, saddle]))
-  deviation, tilted = np.sqrt(np.maximum(at.variance, 1e-300)).tolist()
-  asked = max(float(at.mean[1]), _loss_of_one(terms, log_delta)) if epsilon is None else epsilon
+  terms, saddle, asked, log_error, (deviation, _), widest = aim(terms, tolerance, delta, epsilon)
   composed = sum(term.repeated for term in terms)
-  aim = tolerance * max(asked, min(deviation, tilted))
-  widest = math.sqrt(3 * aim / (composed * (1 + saddle)))
   most_step = math.inf
   for _ in range(2):
     window = _window(terms, saddle, asked, log_error, deviation, most_step)
@@ -125,74 +96,13 @@ def plan(
   least = width / _MOST_POINTS
   if not (least <= _COARSER * spacing and width <= _MOST_TILTED / max(window.tilt, 1e-3)):
     return None
-  spacing = max(spacing, least)
+  is_fine, spacing = least <= spacing, max(spacing, least)
   (log_mass,) = moments(terms, np.array([window.tilt])).log.tolist()
-  least = _OUTSIDE / composed / 10 * min(_exp(log_error - log_mass + window.tilt * asked), 1.0)
-  lattices = tuple(_lattice(term.pair, window.tilt, spacing, least) for term in terms)
-  return Plan(window, lattices, asked) if all(map(_is_tame, lattices)) else None
-
-
-def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
-  """The moments [A] of the sketches at tilts [A]."""
-  total = np.zeros((3, len(tilts)))
-  for (losses, log_p, *_), count in terms:
-    exponent = log_p + tilts[:, None] * losses
-    top = exponent.max(axis=1)
-    weights = np.exp(exponent - top[:, None])
-    mass = weights.sum(axis=1)
-    weights *= losses
-    mean = weights.sum(axis=1) / mass
-    weights *= losses
-    variance = weights.sum(axis=1) / mass - mean**2
-    total += count * np.stack([np.log(mass) + top, mean, variance])
-  return Moments(*total)
-
-
-def _without_rare(term: Term, log_mass: float) -> Term:
-  """A term without its largest losses, of which a run has one with this probability."""
-  losses, log_p = term.pair.losses, term.pair.log_p
-  above = sums_from(np.exp(log_p))
-  kept = slice(max(int(np.sum(term.repeated * above > _exp(log_mass))), 2))
-  return Term(term.pair._replace(losses=losses[kept], log_p=log_p[kept]), term.repeated)
-
-
-def _log_of_one(terms: Sequence[Term], epsilon: float) -> float:
-  """The log of delta at eps, at least about, as one loss alone makes it."""
-  total = 0.0
-  for (losses, log_p, *_), count in terms:
-    total += count * float(np.exp(log_p) @ np.maximum(-np.expm1(epsilon - losses), 0.0))
-  return min(math.log(max(total, 1e-300)), -1e-3)
-
-
-def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
-  """The eps at delta, at least about, as one loss alone makes it."""
-  found = [0.0]
-  for (losses, log_p, *_), count in terms:
-    p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, LARGEST_LOSS))
-    scale = np.exp(np.minimum(losses, LARGEST_LOSS))
-    over = count * (sums_from(p) - scale * sums_from(q)) > _exp(log_delta)
-    found += losses[over][-1:].tolist()
-  return max(found)
-
-
-def _saddle(terms, delta, epsilon):
-  deviation = math.sqrt(max(float(moments(terms, np.zeros(1)).variance[0]), 1e-300))
-  tilts = np.geomspace(min(1e-3, 0.01 / deviation), max(100.0, 60 / deviation), 40)
-  for _ in range(2):
-    log, mean, variance = moments(terms, tilts)
-    deviations = np.sqrt(np.maximum(variance, 0.0))
-    if epsilon is not None:
-      distance = mean - epsilon
-    else:
-      log_delta = log - tilts * mean - np.log1p(tilts * (1 + tilts) * deviations * _SQRT_2PI)
-      distance = math.log(delta) - log_delta
-    first = int(np.argmax(distance > 0))
-    if not distance[first] > 0:  # The largest loss alone has more probability than delta.
-      return float(tilts[np.argmax(tilts * deviations)])
-    if first == 0:
-      return 0.0
-    tilts = np.geomspace(tilts[first - 1], tilts[first], 12)
-  return float(tilts[first - 1])
+  least = (
+    _OUTSIDE / composed / 10 * min(bounded_exp(log_error - log_mass + window.tilt * asked), 1.0)
+  )
+  lattices = tuple(lattice(term.pair, window.tilt, spacing, least) for term in terms)
+  return Plan(window, lattices, asked, is_fine) if all(map(is_tame, lattices)) else None
 
 
 def _window(
@@ -257,7 +167,7 @@ def _aligned(terms, spacing):
   return float(spacings[np.argmin(np.sum(counts[:, None] * left_over * spacings, axis=0))])
 
 
-def _lattice(pair, tilt, spacing, least):
+def lattice(pair: Pair, tilt: float, spacing: float, least: float) -> Lattice:
   """A lattice for one term: what is below is unlikely, tilted."""
   losses, log_p = pair.losses, pair.log_p
   offset = float(losses[0]) if pair.step else _bulk(pair, spacing)
@@ -275,10 +185,7 @@ def _bulk(pair, spacing):
   return float(np.log(cells.p[1] / cells.q[1])) if cells.p[1] > 0.5 else 0.0
 
 
-def _is_tame(lattice):
-  small = max(map(abs, lattice.ends())) <= LARGEST_LOSS
-  return small and lattice.last - lattice.first <= 4 * _MOST_POINTS
-
-
-def _exp(value: float) -> float:
-  return math.exp(min(max(value, -700.0), 700.0))
+def is_tame(found: Lattice) -> bool:
+  """Whether exponentials of its losses are numbers, and it is no longer than a computer holds."""
+  small = max(map(abs, found.ends())) <= LARGEST_LOSS
+  return small and found.last - found.first <= 4 * _MOST_POINTS

@@ -1,19 +1,24 @@
 """The accountant: profiles of losses from above, and epsilons from below."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 from jdp.accounting.composition import Composition
 from jdp.accounting.pld import bounds, discretise
+from jdp.accounting.pld.aims import Term
 from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
-from jdp.accounting.pld.plan import Plan, Term, plan
+from jdp.accounting.pld.plan import plan
+from jdp.accounting.pld.stages import staged
 from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
+_FINER, _FEW = 5, 2**20  # tolerances that a lower bound is tried with, of so few pairs at most
+_GUESSES = 4  # of an epsilon, each half of the one before
 _COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
 
 
@@ -25,9 +30,9 @@ def tightest_profile(composed: Composition, tolerance: float = TOLERANCE) -> Pri
 def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
   """Upper bounds from privacy loss distributions.
 
-  Ten million rounds of a sampled Gaussian take half a second. Of more the lattice is coarser than
-  the tolerance asks for. Of more than some ten billion it would have too many points, and the
-  bounds are those from Renyi divergences. Any number of unsampled Gaussians is one Gaussian.
+  Ten billion rounds of a sampled Gaussian take half a second. Of more than some 10^12 a lattice
+  would have too many points, and the bounds are those from Renyi divergences. Any number of
+  unsampled Gaussians is one Gaussian.
 
   Args:
     composed: the losses.
@@ -43,19 +48,17 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
   def epsilon(delta):
     if not 0 < delta < 1:
       return math.inf if delta <= 0 else 0.0
-    found = 0.0
+    found, about = 0.0, functools.partial(by_divergences.epsilon, delta)
     for terms in directions:
       # A coarse bound shows that a direction costs less than another.
-      if not (found and _upper_epsilon(terms, _COARSE * tolerance, delta) <= found):
-        found = max(found, _upper_epsilon(terms, tolerance, delta))
-    return found if found < math.inf else by_divergences.epsilon(delta)
+      if not (found and _upper_epsilon(terms, _COARSE * tolerance, delta, about) <= found):
+        found = max(found, _upper_epsilon(terms, tolerance, delta, about))
+    return found if found < math.inf else about()
 
   def delta(epsilon):
-    found = max(_upper_delta(terms, tolerance, epsilon) for terms in directions)
-    # What underflows is not zero.
-    return (
-      min(1.0, max(found, math.ulp(0.0))) if found < math.inf else by_divergences.delta(epsilon)
-    )
+    about = by_divergences.delta(epsilon)
+    found = max(_upper_delta(terms, tolerance, epsilon, about) for terms in directions)
+    return min(1.0, max(found, math.ulp(0.0))) if found < math.inf else about  # 0 would underflow
 
   by_divergences = rdp_profile(composed)
   return PrivacyProfile(epsilon, delta) if directions else by_divergences
@@ -70,8 +73,8 @@ def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[St
   directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
   result = []
   for terms in filter(None, directions):
-    plans = (plan(terms, TOLERANCE, delta=delta) for delta in deltas)
-    result.append([_upper(terms, chosen) for chosen in plans if chosen is not None])
+    planned = (_planned(terms, TOLERANCE, discretise.upper, delta=delta) for delta in deltas)
+    result.append([bounds.upper(found[0]) for found in planned if found is not None])
   return result
 
 
@@ -103,11 +106,15 @@ def lower_epsilon(
 
 
 def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
-  """The terms of each direction that may cost more than the other; none if losses are too large."""
+  """The terms of each direction that may cost more than the other; none if losses are too large.
+
+  A direction of which the losses are too large is left out of what data sets attain.
+  """
   symmetric = all(family.is_symmetric(row, attained) for (family, row), _ in composed.pairs())
   sides = (True,) if symmetric else (True, False)
   found = [terms_of(composed, removed=side, attained=attained) for side in sides]
-  return [several for several in found if several is not None] if None not in found else []
+  shown = [several for several in found if several is not None]
+  return shown if attained or len(shown) == len(found) else []
 
 
 def _is_unbounded(composed: Composition) -> bool:
@@ -123,52 +130,77 @@ def _shown(composed: Composition) -> float:
   return -math.expm1(log_hidden) * (1 - 1e-12)
 
 
-def _upper_epsilon(terms: list[Term], tolerance: float, delta: float) -> float:
-  chosen = plan(terms, tolerance, delta=delta)
-  if chosen is None:
-    return math.inf
-  bound = _upper(terms, chosen).epsilon(delta)
-  if not bound > 0 or 0.7 < bound / max(chosen.epsilon, 1e-300) < 1.4:
-    return bound
-  # Rare large losses mislead the saddle point for a delta, not that for an epsilon.
-  again = plan(terms, tolerance, delta=delta, epsilon=bound) if bound < math.inf else None
-  return bound if again is None else min(bound, _upper(terms, again).epsilon(delta))
+def _upper_epsilon(
+  terms: list[Term], tolerance: float, delta: float, about: Callable[[], float]
+) -> float:
+  found, bound = _planned(terms, tolerance, discretise.upper, delta=delta), math.inf
+  if found is not None:
+    bound = bounds.upper(found[0]).epsilon(delta)
+    if not bound > 0 or 0.7 < bound / max(found[1], 1e-300) < 1.4:
+      return bound
+  # Rare large losses mislead the saddle point for a delta, not that for an epsilon. Plans for more
+  # than the true one have a window where plans for it have none.
+  most = about()
+  for asked in (bound, *(most / 2**halved for halved in range(_GUESSES))):
+    if asked < math.inf and not asked <= bound / 2 < math.inf:
+      again = _planned(terms, tolerance, discretise.upper, delta=delta, epsilon=asked)
+      bound = bound if again is None else min(bound, bounds.upper(again[0]).epsilon(delta))
+  return bound
 
 
-def _upper_delta(terms: list[Term], tolerance: float, epsilon: float) -> float:
-  chosen = plan(terms, tolerance, epsilon=epsilon)
+def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: float) -> float:
+  first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
   # A larger epsilon than all losses has no plan; delta is at most that at a smaller one.
   largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
-  if chosen is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
+  if first is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
     epsilon = max(1.01 * largest, 0.0)
-    chosen = plan(terms, tolerance, epsilon=epsilon)
-  if chosen is None:
+    first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
+  # One loss alone may say nothing of very many rounds; nor may a plan for more than they have.
+  for asked in ({"delta": about, "epsilon": epsilon}, {"delta": about}):
+    if first is None and 0 < about < 1:
+      first = _planned(terms, tolerance, discretise.upper, **asked)
+  if first is None:
     return math.inf
-  found = [_upper(terms, chosen).delta(epsilon)]
-  # The plan for that delta gives a delta that agrees with `_upper_epsilon`.
-  again = plan(terms, tolerance, delta=found[0]) if 0 < found[0] < 1 else None
-  if again is not None:
-    found.append(_upper(terms, again).delta(epsilon))
+  found = [bounds.upper(first[0]).delta(epsilon)]
+  # The plans for that delta give a delta that agrees with `_upper_epsilon`.
+  for asked in ({"delta": found[0]}, {"delta": found[0], "epsilon": epsilon}):
+    if 0 < found[0] < 1 and (again := _planned(terms, tolerance, discretise.upper, **asked)):
+      found.append(bounds.upper(again[0]).delta(epsilon))
   return min((bound for bound in found if not math.isnan(bound)), default=math.inf)
 
 
 def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: float) -> float:
+  if not terms:
+    return 0.0
   found = 0.0
-  for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
-    if not terms or found >= (1 - 2 * tolerance) * upper:
+  # Of rare large losses a coarse lattice may show nothing at all.
+  for finer in (tolerance / 4**number for number in range(_FINER)):
+    for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
+      if found >= (1 - 2 * tolerance) * upper:
+        break
+      if planned := _planned(terms, finer, discretise.lower, **asked):
+        found = max(found, bounds.lower(planned[0]).epsilon(delta))
+    if found or sum(term.repeated for term in terms) > _FEW:
       break
-    if chosen := plan(terms, tolerance, **asked):
-      found = max(found, bounds.lower(_composed(terms, chosen, discretise.lower)).epsilon(delta))
   return found
 
 
-def _upper(terms: Sequence[Term], chosen: Plan) -> Stick:
-  return bounds.upper(_composed(terms, chosen, discretise.upper))
-
-
-def _composed(
-  terms: Sequence[Term], chosen: Plan, replaced: Callable[[Pair, Lattice], Masses]
-) -> LatticeComposition:
+def _planned(
+  terms: Sequence[Term],
+  tolerance: float,
+  replaced: Callable[[Pair, Lattice], Masses],
+  **asked: float,
+) -> tuple[LatticeComposition, float] | None:
+  """The composition as it is planned, and the epsilon that it is planned for; None if it has no
+  plan.
+  """
+  chosen = plan(terms, tolerance, **asked)
+  if chosen is None or not chosen.is_fine:
+    fewer = staged(terms, tolerance, replaced, **asked)
+    if fewer is not None and (coarser := plan(fewer, tolerance, **asked)) is not None:
+      terms, chosen = fewer, coarser
+  if chosen is None:
+    return None
   measures = zip(terms, chosen.lattices, strict=True)
   parts = [(replaced(pair, lattice), count) for (pair, count), lattice in measures]
-  return compose(parts, chosen.window)
+  return compose(parts, chosen.window), chosen.epsilon

@@ -28,7 +28,6 @@ from jdp.accounting.renyi.poisson_gaussian import log_mixture
 _FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points
 _LOG_BELOW, _LOG_ABOVE = math.log(1e-20), math.log(1e-40)  # Q-mass and P-mass outside of it
 _MASS_ERROR = 1e-11  # relative, of sums of at most `_MOST` products and of their sums
-_SKETCH = 500  # atoms
 
 
 class _Atoms(NamedTuple):
@@ -64,6 +63,12 @@ def sampled(
     return _as_pair((_removal if removed else _addition)(q, wholes[0], below))
   removal, addition = _removal(q, wholes[0], below), _addition(q, wholes[1], below)
   return _as_pair(_both_halves(removal, addition))
+
+
+def composed_pair(parts: Sequence[Pair]) -> Pair | None:
+  """A pair that dominates the composition of several; None if losses are too large."""
+  found = _composed(parts, below=False)
+  return None if found is None else _as_pair(found)
 
 
 def _seen(q: float, whole: Pair) -> Pair:
@@ -144,7 +149,4 @@ def _both_halves(removal: _Atoms, addition: _Atoms) -> _Atoms:
 
 
 def _as_pair(found: _Atoms) -> Pair:
-  """The pair of atoms so dense that few of them make a sketch."""
-  whole = pairs.atoms(np.append(found.losses, np.inf), np.append(found.p, found.infinite))
-  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
-  return pairs.sketched(whole, starts, least=1e-300)._replace(has_atoms=False)
+  return pairs.dense_atoms(np.append(found.losses, np.inf), np.append(found.p, found.infinite))

@@ -14,26 +14,33 @@ opposite).
 * Randomised response of a null or absent record: whatever is released of it, some value differs
   from that by no less than from a uniform answer. For a uniform answer is the mean, over all
   permutations of the values, of any other, and hockey sticks are jointly convex.
+* Gaussian sums of epochs in which records are in some rounds at random (balls in bins, random
+  allocation), if who is in them stays hidden: not the pair, but one that is dominated by it
+  (`allocated_lower`). Epochs count that happened in full, all of whose rounds released such sums;
+  and each round as the least severe one, whose sum may be released with more noise.
 * Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach),
-  batches of epochs, samples that pass over records that took part often, runs with correlated noise
-  (whose sensitivity is a bound), and whatever a sample does not amplify. Nor is any round of a
-  ledger with local releases: what records contribute to its sums may be random.
+  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach), other
+  epochs, samples that pass over records that took part often, and whatever a sample does not
+  amplify. Nor is any round of a ledger with local releases: what records contribute to its sums may
+  be random.
+* Of whole runs with correlated noise (Statement 4.5): of samples of all records, the release of one
+  in the rounds of the plan's worst pattern, where the plan has it exactly; else, and of groups in
+  turns, of one in the round of the longest column.
 """
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
-from jdp.accounting.analysis import Attained
-from jdp.accounting.composed_rounds import compose_rounds
-from jdp.accounting.composition import Composition
+from jdp.accounting.analysis import Attained, Composed
+from jdp.accounting.composed_rounds import compose_rounds, turns_key
+from jdp.accounting.composition import Composition, compose_both, compose_pairs
 from jdp.accounting.families import GAUSSIAN, DominatingPair, charge_of, loss_of
 from jdp.accounting.pld import pairs
-from jdp.accounting.pld.plan import Term
+from jdp.accounting.pld.aims import Term
 from jdp.accounting.registration import parts_of, query_analysis, sampling_analysis
 from jdp.events import QueryEvent, Round
 from jdp.guarantees import Relation
@@ -71,7 +78,8 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
     if unknown.any():
       others[family] = parameters[unknown], counts[unknown]
   if precision:
-    whole = loss_of(DominatingPair(GAUSSIAN, (1.0, precision**-0.5)), removed, attained)
+    # Both directions have the same losses, and a removal's are the more precise.
+    whole = loss_of(DominatingPair(GAUSSIAN, (1.0, precision**-0.5)), True, attained)
     if whole is None:
       return None
     result.append(Term(whole, 1))
@@ -96,11 +104,35 @@ def attained_losses(
   releases; arguments as for `jdp.accounting.composed_rounds.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
+  together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
+  unknown: set[Hashable] = set()
   for event, count in rounds.items():
+    sampler = turns_key(event)
+    if composed := query_analysis(event.query).composed_attained:
+      together[composed][event] = count
+      unknown.add(sampler)
+      continue
     needed = sampling_analysis(event.sampling).attained(event.sampling, sample_known)
+    if sampler and relation is Relation.REPLACE_ONE:  # of which epochs hide nothing
+      needed = None
     if needed is not None and _attained(event.query) >= needed:
       kept[_worst(event)] += count
-  return compose_rounds(kept, relation, sample_known=sample_known)
+    else:
+      unknown.add(sampler)
+  in_full = {
+    event: count
+    for event, count in kept.items()
+    if (sampler := turns_key(event)) is None or sampler not in unknown
+  }
+  items = (
+    item
+    for composed, several in together.items()
+    for item in composed(several, relation, sample_known)
+  )
+  return compose_both(
+    compose_rounds(in_full, relation, sample_known=sample_known, attained=True),
+    compose_pairs(items),
+  )
 
 
 def _attained(query: QueryEvent) -> Attained:

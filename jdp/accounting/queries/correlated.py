@@ -7,7 +7,7 @@ there were at least m runs, and m are charged. Runs of different plans are compo
 
 The statements are numbered and proved in `docs/theory/correlated_noise.md`: a run is one release
 (4.1), its sensitivity (4.2), other sums of the same samples (4.3), amplification under cyclic
-Poisson sampling (4.4). A run for which none of them holds is refused.
+Poisson sampling (4.4), what data sets attain (4.5).
 """
 
 import math
@@ -98,7 +98,7 @@ def _one_run(
   if sample_known:
     check_known(sampling, relation)
   analysis = sampling_analysis(sampling)
-  pattern = analysis.pattern(sampling, max(part.num_rounds for part in plan))
+  pattern = _aligned(analysis.pattern(sampling, max(part.num_rounds for part in plan)), rows)
   probability = analysis.run_probability(sampling)
   reached = max(row.number for row in rows) + 1
   moved = 2 if relation is Relation.REPLACE_ONE else 1
@@ -115,6 +115,44 @@ def _one_run(
   moves = (moved * _sensitivity(part, pattern, reached) / part.noise_multiplier for part in plan)
   others *= math.sqrt(pattern.within(reached))
   return dominating_pairs.gaussian_pair(1.0, math.hypot(others, *moves)), 1
+
+
+def attained_runs(
+  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
+) -> list[tuple[DominatingPair, int]]:
+  """The pairs that data sets attain of whole runs; arguments as for `run_pairs`, without groups.
+
+  A run of which a round is missing counts as if it had released nothing (Statement 4.5).
+  """
+  times: defaultdict[tuple, Counter[int]] = defaultdict(Counter)
+  latest: dict[tuple, Any] = {}
+  event: Any
+  for event, count in rounds.items():
+    if getattr(event.sampling, "position", None) in (None, event.query.index):
+      plan = shared_fields(event.query)
+      latest[plan] = event
+      times[plan][int(event.query.index)] += count
+  items = []
+  for plan, event in latest.items():
+    query, moved = event.query, math.sqrt(_attained_square(event, sample_known))
+    if moved and query.noise_multiplier and len(times[plan]) == query.num_rounds:
+      moved *= 2 if relation is Relation.REPLACE_ONE else 1
+      pair = dominating_pairs.gaussian_pair(query.noise_multiplier, moved)
+      items.append((pair, min(times[plan].values())))
+  return items
+
+
+def _attained_square(event: Any, sample_known: bool) -> float:
+  """How far some record moves C G, squared; 0 if that is not known."""
+  sampling, plan = event.sampling, event.query
+  analysis = sampling_analysis(sampling)
+  pattern = analysis.pattern(sampling, plan.num_rounds)
+  in_all = analysis.takes_all(sampling) and analysis.attained(sampling, sample_known) is not None
+  if in_all and plan.bands <= plan.min_separation:
+    return plan.squared_sensitivity
+  begun = getattr(sampling, "position", None) is not None
+  reached = in_all or (begun and plan.num_rounds <= pattern.open_rounds)
+  return plan.largest_column_norm**2 if reached else 0.0
 
 
 def _other_sums(row: _Row, relation: Relation) -> float:
@@ -150,6 +188,25 @@ def _check_sampling(rows: Sequence[_Row]) -> None:
     )
 
 
+def _aligned(pattern: Pattern, rows: Sequence[_Row]) -> Pattern:
+  """The pattern, with how many rounds of its first epoch were before the run.
+
+  Where no round that starts an epoch is recorded, it is the most that the others allow. Where
+  epochs do not start every so many rounds of the run, nothing is known of them.
+  """
+  if pattern.epoch == 1:
+    return pattern
+  starts, others = set[int](), set[int]()
+  for row in rows:
+    starting = bool(getattr(row.event.sampling, "starts_epoch", False))
+    (starts if starting else others).add(-row.number % pattern.epoch)
+  possible = starts or range(pattern.epoch - 1, -1, -1)
+  skipped = next((number for number in possible if number not in others), None)
+  if skipped is None or len(starts) > 1:
+    return pattern._replace(epoch=1, per_epoch=1)
+  return pattern._replace(skipped=skipped)
+
+
 def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) -> float:
   """How far a record moves the first `reached` rows of C G."""
   bounds = []
@@ -159,15 +216,8 @@ def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) ->
   ):
     bounds.append(math.sqrt(plan.squared_sensitivity))
   turns = pattern.within(reached)
-  if plan.bands <= pattern.separation or turns == 1:
-    bounds.append(math.sqrt(turns) * plan.largest_column_norm)
-  if not bounds:
-    raise ValueError(
-      f"Expected a sampler that keeps a record's rounds {plan.min_separation} apart and at most "
-      f"{plan.max_participations}, as the plan has it, got {pattern.separation} and "
-      f"{pattern.within(plan.num_rounds)}; sample by jdp.sampling.min_separation, or plan for what "
-      "the sampler promises."
-    )
+  products = turns + 2 * pattern.meeting(turns, plan.bands)
+  bounds.append(math.sqrt(products) * plan.largest_column_norm)
   return min(bounds)
 
 
@@ -186,5 +236,6 @@ register_query(
     adds_up=True,
     composed=run_pairs,
     composes_groups=True,
+    composed_attained=attained_runs,
   ),
 )

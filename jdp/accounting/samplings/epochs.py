@@ -1,4 +1,4 @@
-"""Epochs, of which a record is in a fixed number of rounds at most (Statements 2.4 to 2.6).
+"""Epochs, of which a record is in a fixed number of rounds at most (Statements 2.4 to 2.6, 2.13).
 
 It is enough to bound the run given the permutations (or bins), for divergences are jointly
 quasi-convex. Given them, a record takes part in at most one round of an epoch (or k). The run is
@@ -7,27 +7,45 @@ order of severity, each is dominated by one of the E most severe. Where bins are
 not revealed. A pair is then that of an epoch of rounds which are all as severe.
 
 Epochs are counted by the rounds that start one. One more is counted if the first round of all does
-not (a slice of a run). There are never fewer than the rounds fill.
+not (a slice of a run). There are never fewer than the rounds fill. Those that lack no round, which
+data sets that are known need, are as many as there must be if only they have all their rounds.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting.analysis import Pairs, Release, SamplingAnalysis, Turns
+from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
 from jdp.accounting.registration import register_sampling
 from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
 from jdp.guarantees import Relation
 
+_LARGEST = 2**53  # rounds of an epoch, that floats count one by one
 
-def _turns(event: Any, participations: int = 1, keeps_partial: bool = False) -> Turns:
-  def most(rounds: Iterable[tuple[Any, int]]) -> int:
+
+def _turns(
+  event: Any, participations: int = 1, keeps_partial: bool = False, alone: Any = None
+) -> Turns:
+  def counted(rounds: Iterable[tuple[Any, int]]) -> tuple[int, int]:
+    """How many epochs began, and how many rounds there are."""
     events, counts = zip(*rounds, strict=True)
     starts = sum(n for of_round, n in zip(events, counts, strict=True) if of_round.starts_epoch)
-    begun = starts + (not events[0].starts_epoch)
-    return max(begun, -(-sum(counts) // event.num_batches)) * participations
+    return starts + (not events[0].starts_epoch), sum(counts)
+
+  def most(rounds: Iterable[tuple[Any, int]]) -> int:
+    begun, number = counted(rounds)
+    return max(begun, -(-number // event.num_batches)) * participations
+
+  def whole(rounds: Iterable[tuple[Any, int]]) -> int:
+    begun, number = counted(rounds)
+    full = number - begun * (event.num_batches - 1)  # if no epoch is longer than it should be
+    return full * participations if 0 < full <= begun and event.num_batches <= _LARGEST else 0
 
   shared = event.num_batches, participations, keeps_partial, event.population
-  return Turns((type(event).__name__, *shared), most, of_epochs=True)
+  return Turns((type(event).__name__, *shared), most, of_epochs=True, alone=alone, whole=whole)
+
+
+def _pattern(event: Any, num_rounds: int, participations: int = 1) -> Pattern:
+  return Pattern(1, num_rounds, event.num_batches, participations)
 
 
 def _shuffled_charged(
@@ -43,24 +61,46 @@ def _shuffled_charged(
 def _in_bins(
   event: Any, released: Pairs, relation: Relation, release: Release, *, participations: int = 1
 ) -> Pairs:
-  """The pairs of that part of an epoch in which a record takes part in one release."""
+  """What a record is charged for each of the rounds of an epoch that it is in."""
   if relation is Relation.REPLACE_ONE:
     return released
-  # As many rounds cost no more than any fewer; a float holds no whole number of 400 digits.
-  part = float(min(event.num_batches // participations, 2**53))
+  rounds, taken = event.num_batches, participations
+  if rounds > _LARGEST:  # As many rounds cost no more than any fewer.
+    rounds, taken = min(rounds // taken, _LARGEST), 1
   return tuple(
-    pair.family.in_bins(pair.parameters, part) if pair.family.in_bins else pair for pair in released
+    pair.family.in_bins(pair.parameters, float(rounds), float(taken))
+    if pair.family.in_bins
+    else pair
+    for pair in released
   )
+
+
+def _attained(event: Any, sample_known: bool) -> Attained | None:
+  return None if sample_known else Attained.ALWAYS
+
+
+def _turns_of_several(event: RandomAllocation) -> Turns:
+  alone = BallsInBins(event.num_batches // event.participations, False)
+  return _turns(event, event.participations, alone=alone)
 
 
 register_sampling(
   ShuffledBatches,
   SamplingAnalysis(
-    charged=_shuffled_charged, turns=lambda event: _turns(event, keeps_partial=event.keeps_partial)
+    charged=_shuffled_charged,
+    turns=lambda event: _turns(event, keeps_partial=event.keeps_partial),
+    pattern=_pattern,
   ),
 )
 register_sampling(
-  BallsInBins, SamplingAnalysis(amplified=_in_bins, stays=lambda event: True, turns=_turns)
+  BallsInBins,
+  SamplingAnalysis(
+    amplified=_in_bins,
+    stays=lambda event: True,
+    turns=_turns,
+    pattern=_pattern,
+    attained=_attained,
+  ),
 )
 register_sampling(
   RandomAllocation,
@@ -69,6 +109,8 @@ register_sampling(
       event, released, relation, release, participations=event.participations
     ),
     stays=lambda event: True,
-    turns=lambda event: _turns(event, event.participations),
+    turns=_turns_of_several,
+    pattern=lambda event, num_rounds: _pattern(event, num_rounds, event.participations),
+    attained=_attained,
   ),
 )

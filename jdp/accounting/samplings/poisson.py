@@ -10,8 +10,9 @@ from typing import Any
 
 from jdp.accounting import analysis
 from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
+from jdp.accounting.families import REPLACED_GAUSSIAN, DominatingPair
 from jdp.accounting.families.base import POISSON
-from jdp.accounting.families.samples import hidden_pairs
+from jdp.accounting.families.samples import hidden_pairs, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling
 from jdp.guarantees import Relation
@@ -22,19 +23,35 @@ def _amplified(event: Any, released: Pairs, relation: Relation, release: Release
   if event.probability == 1:
     return released
   if relation is Relation.REPLACE_ONE:
-    raise ValueError(
-      f"Expected relation add_remove or zero_out for {type(event).__name__} with {release.name}, "
-      "got replace_one: Poisson sampling is analysed under add_remove or zero_out; pass one of "
-      "them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
-    )
+    return _replaced(event, released, release)
   return hidden_pairs(POISSON, event.probability, released, relation)
 
 
-def _exported(event: PoissonSampling, charged: Pairs, inner: Any) -> Any:
+def _replaced(event: Any, released: Pairs, release: Release) -> Pairs:
+  """The pair of a Gaussian release about a replaced record (Statement 2.11)."""
+  gaussian = one_multiplier(released) is not None
+  zeroed = one_multiplier(release.under(Relation.ZERO_OUT)) if gaussian else None
+  if zeroed is None:
+    raise ValueError(
+      f"Expected relation add_remove or zero_out for {type(event).__name__} with {release.name}, "
+      "got replace_one: of Poisson samples, it is analysed for Gaussian releases alone; pass one "
+      "of them as relation, or sample by FixedSizeSampling, ShuffledBatches or BallsInBins."
+    )
+  if getattr(event, "max_participations", None) is not None:
+    return released  # how likely the record still takes part may depend on its data
+  return (DominatingPair(REPLACED_GAUSSIAN, (event.probability, zeroed / 2)),)
+
+
+def _exported(event: PoissonSampling, charged: Pairs, inner: Any, relation: Relation) -> Any:
   import dp_accounting
 
   if event.probability == 1:
     return inner
+  if relation is Relation.REPLACE_ONE:
+    raise ValueError(
+      "Expected relation add_remove or zero_out for PoissonSampling, got replace_one, for which "
+      "dp_accounting has no event; pass one of them as relation."
+    )
   return dp_accounting.PoissonSampledDpEvent(event.probability, inner)
 
 
@@ -46,7 +63,7 @@ def _attained(event: PoissonSampling, sample_known: bool) -> Attained | None:
   return Attained.SEEN if sample_known else Attained.POISSON
 
 
-def _apart(event: Any, separation: int, *, by_coins: bool = False) -> Turns | None:
+def _apart(event: Any, separation: int, *, by_coins: float = 0.0) -> Turns | None:
   """The turns of a record that is in at most so many rounds of a run, any two so far apart.
 
   Rounds of one position are of as many runs. Rounds without a position are the successive ones of a
@@ -99,7 +116,7 @@ register_sampling(
     inclusion=lambda event: event.probability,
     amplified=_amplified,
     stays=lambda event: True,
-    turns=lambda event: _apart(event, 1, by_coins=event.probability < 1),
+    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),
     fresh_coins=True,
     attained=_attained,
     exported=_exported,
@@ -110,7 +127,11 @@ register_sampling(
   SamplingAnalysis(
     stays=lambda event: event.by_identity,
     turns=lambda event: _apart(event, event.min_separation),
-    pattern=lambda event, num_rounds: Pattern(event.min_separation, event.max_participations),
+    pattern=lambda event, num_rounds: Pattern(
+      event.min_separation,
+      event.max_participations,
+      open_rounds=event.min_separation * event.max_participations,  # each group's, in turn
+    ),
   ),
 )
 register_sampling(

@@ -3,9 +3,9 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.families import TRUNCATED_GAUSSIAN, DominatingPair
+from jdp.accounting.families import FIXED_SIZE_GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
 from jdp.accounting.families.base import FIXED_SIZE
-from jdp.accounting.families.samples import hidden_pairs, is_bare
+from jdp.accounting.families.samples import hidden_pairs, is_bare, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import FixedSizeSampling, TruncatedPoissonSampling
 from jdp.guarantees import Relation
@@ -16,9 +16,9 @@ def _fixed_charged(
 ) -> tuple[Relation, ...]:
   if relation is Relation.ADD_REMOVE:
     raise ValueError(
-      "Expected relation replace_one for FixedSizeSampling (zero_out if the sample is the "
-      "population), got add_remove: the size of the sample would not be that of the data; pass "
-      "relation='replace_one', or sample by Poisson."
+      "Expected relation replace_one or zero_out for FixedSizeSampling, got add_remove: the size "
+      "of the sample would not be that of the data; pass one of them as relation, or sample by "
+      "PoissonSampling."
     )
   return (relation,)
 
@@ -29,20 +29,29 @@ def _fixed_amplified(
   q = event.sample_size / event.population
   if q == 1:
     return released
-  if relation is Relation.ZERO_OUT:
-    raise ValueError(
-      "Expected relation replace_one for FixedSizeSampling, got zero_out; pass "
-      "relation='replace_one', which covers zero_out, or sample by PoissonSampling, "
-      "ShuffledBatches or BallsInBins."
-    )
-  return hidden_pairs(FIXED_SIZE, q, released, relation)
+  if relation is Relation.REPLACE_ONE:
+    return hidden_pairs(FIXED_SIZE, q, released, relation)
+  if not all(pair.family.is_sum for pair in released):
+    return released
+  replaced = release.under(Relation.REPLACE_ONE)
+  zeroed, other = one_multiplier(released), one_multiplier(replaced)
+  if zeroed is None or other is None:
+    return hidden_pairs(FIXED_SIZE, q, replaced, relation)
+  return (DominatingPair(FIXED_SIZE_GAUSSIAN, (q, other, zeroed)),)
 
 
-def _fixed_exported(event: FixedSizeSampling, charged: Pairs, inner: Any) -> Any:
+def _fixed_exported(
+  event: FixedSizeSampling, charged: Pairs, inner: Any, relation: Relation
+) -> Any:
   import dp_accounting
 
   if event.sample_size == event.population:
     return inner
+  if relation is not Relation.REPLACE_ONE:
+    raise ValueError(
+      f"Expected relation replace_one for FixedSizeSampling, got {relation}, for which "
+      "dp_accounting has no event; pass relation='replace_one', which covers zero_out."
+    )
   return dp_accounting.SampledWithoutReplacementDpEvent(event.population, event.sample_size, inner)
 
 
@@ -65,16 +74,11 @@ register_sampling(
 )
 
 
-def _multiplier(released: Pairs) -> float | None:
-  """The noise multiplier of a release, if it is one Gaussian."""
-  return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
-
-
 def _truncated_charged(
   event: TruncatedPoissonSampling, relation: Relation, release: Release
 ) -> tuple[Relation, ...]:
   released, seen = release.under(relation), release.is_central and release.sample_known
-  hides = release.is_central and _multiplier(released) is not None
+  hides = release.is_central and one_multiplier(released) is not None
   if relation is Relation.ADD_REMOVE and not (hides or seen or is_bare(released)):
     raise ValueError(
       f"Expected relation zero_out for TruncatedPoissonSampling with {release.name}, got "
@@ -92,9 +96,9 @@ def _truncated_amplified(
       "Expected relation add_remove or zero_out for TruncatedPoissonSampling, got replace_one; "
       "pass one of them as relation, or sample by FixedSizeSampling."
     )
-  if (multiplier := _multiplier(released)) is None:
+  if (multiplier := one_multiplier(released)) is None:
     return released
-  if (replaced := _multiplier(release.under(Relation.REPLACE_ONE))) is None:
+  if (replaced := one_multiplier(release.under(Relation.REPLACE_ONE))) is None:
     raise ValueError(
       f"Expected a Gaussian {release.name} under replace_one too, where TruncatedPoissonSampling "
       "amplifies it, got another pair; sample by PoissonSampling."
@@ -104,7 +108,9 @@ def _truncated_amplified(
   return (DominatingPair(TRUNCATED_GAUSSIAN, (event.probability, multiplier, *whole, null)),)
 
 
-def _truncated_exported(event: TruncatedPoissonSampling, charged: Pairs, inner: Any) -> Any:
+def _truncated_exported(
+  event: TruncatedPoissonSampling, charged: Pairs, inner: Any, relation: Relation
+) -> Any:
   import dp_accounting
 
   if not isinstance(inner, dp_accounting.GaussianDpEvent):

@@ -109,19 +109,57 @@ def test_one_coordinate_is_the_worst_case_of_an_l1_bound(delta):
   assert max(found) <= delta * (1 + 1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stddev", [4.0, 6.0])
-def test_a_gaussian_dominates_moves_of_an_l2_bound(stddev):
-  delta, law = 1e-3, discrete_gaussian(stddev**2, int(7 * stddev))
-  run = once(DiscreteGaussianSum(3.0, 9.0, stddev, 1, 9))
-  lower, upper = accounting.epsilon_interval(run, delta)
-  for move in vectors(9, 9):
-    exact = together(*(moved(law, k) for k in move if k))
+def test_a_gaussian_dominates_moves_of_an_l2_bound_with_many_vectors():
+  delta, law = 1e-3, discrete_gaussian(144.0, 84)
+  lower, upper = accounting.epsilon_interval(
+    once(DiscreteGaussianSum(8.0, 64.0, 12.0, 1, 64)), delta
+  )
+  for move in ((8,), (6, 5, 1), (5, 5, 3), (7, 3, 2)):
+    exact = together(*(moved(law, k) for k in move))
     assert stick(*exact, upper) <= delta * (1 + 1e-6)
-  assert stick(*moved(law, 3), lower) >= delta * (1 - 1e-6)
-  smooth = math.log(72e12) / (2 * math.pi**2)
-  bound = accounting.gaussian_epsilon(math.sqrt(stddev**2 - smooth) / 3, delta)
+  assert stick(*moved(law, 8), lower) >= delta * (1 - 1e-6)
+  smooth = math.log(8 * 64e12) / (2 * math.pi**2)
+  bound = accounting.gaussian_epsilon(math.sqrt(144 - smooth) / 8, delta)
   assert upper == pytest.approx(bound, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+@pytest.mark.parametrize(
+  ("query", "law", "moves"),
+  [
+    (DiscreteGaussianSum(2, 4, 3.0, 1, 3), discrete_gaussian(9.0, 30), [(2,), (1, 1, 1)]),
+    (DiscreteGaussianSum(2, 4, 0.6, 1, 3), discrete_gaussian(0.36, 9), [(2,), (1, 1, 1)]),
+    (DiscreteGaussianSum(3, 4, 1.5, 1, 3), discrete_gaussian(2.25, 20), [(2, 2), (2, 1, 1), (3,)]),
+    (SkellamSum(1.7321, 3, 4.0, 1), skellam(4.0, 40), [(1, 1, 1)]),
+    (SkellamSum(2.2361, 3, 9.0, 1), skellam(9.0, 60), [(2, 1), (1, 1, 1)]),
+  ],
+)
+def test_the_worst_of_few_vectors(query, law, moves, delta):
+  upper = accounting.epsilon(once(query), delta, accountant="pld")
+  exact = [together(*(moved(law, k) for k in move)) for move in moves]
+  assert max(stick(*each, upper) for each in exact) <= delta * (1 + 1e-6)
+  assert max(stick(*each, upper * (1 - 1e-4)) for each in exact) >= delta * (1 - 1e-6)
+
+
+def test_two_releases_may_move_by_different_vectors():
+  delta, law = 1e-4, discrete_gaussian(2.25, 13)
+  moves = [((2,), (2,)), ((2,), (1, 1)), ((1, 1), (1, 1))]
+  upper = accounting.epsilon(
+    once(DiscreteGaussianSum(2, 2, 1.5, 1, 2), count=2), delta, accountant="pld"
+  )
+  exact = [together(*(moved(law, k) for move in both for k in move)) for both in moves]
+  assert max(stick(*each, upper) for each in exact) <= delta * (1 + 1e-6)
+  assert max(stick(*each, 0.98 * upper) for each in exact) >= delta
+
+
+def test_vectors_of_differences_are_within_twice_the_bounds():
+  """Replaced records (1, 1) and (1, -1), and whatever else is as long, move a sum of two."""
+  delta, law = 1e-3, discrete_gaussian(4.0, 40)
+  run = once(DiscreteGaussianSum(1.4143, 2, 2.0, 1, 2))
+  upper = accounting.epsilon(run, delta, accountant="pld", relation="replace_one")
+  exact = together(moved(law, 2), moved(law, 2))
+  assert stick(*exact, upper) <= delta * (1 + 1e-6)
+  assert stick(*exact, 0.999 * upper) >= delta
 
 
 def test_lower_ends_move_several_coordinates():

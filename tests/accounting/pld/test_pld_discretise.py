@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld import discretise, fixed_size, pairs
 from jdp.accounting.pld.discretise import Lattice
 
 EPSILONS = np.array([-1.5, -0.4, -0.009, 0.0, 0.003, 0.1, 0.7, 2.0, 3.9])
@@ -30,11 +30,14 @@ def sampled_stick(q, z, epsilon, removed):
   return mixed - math.exp(epsilon) * none if removed else none - math.exp(epsilon) * mixed
 
 
-def fixed_size_stick(q, z, epsilon):
-  """By the definition of both halves, with densities over a grid of outputs in [-12, 12 + 1/z]."""
-  x = np.linspace(-12, 12 + 1 / z, 200_001)
-  one, none = stats.norm.pdf(x - 1 / z), stats.norm.pdf(x)
-  p, q_law = ((1 - q) * none + q * one, none) if epsilon >= 0 else (one, (1 - q) * one + q * none)
+def fixed_size_stick(q, z, epsilon, opposite=0.0):
+  """By the definition of both halves, with densities over a grid of outputs: of a record against
+  none, of which an opposite one is so far away.
+  """
+  x = np.linspace(-12 - opposite, 12 + 1 / z, 200_001)
+  one, none, other = stats.norm.pdf(x - 1 / z), stats.norm.pdf(x), stats.norm.pdf(x + opposite)
+  here, there = (other, other) if epsilon >= 0 else (one, one)
+  p, q_law = (1 - q) * here + q * one, (1 - q) * there + q * none
   return integrate.trapezoid(np.maximum(p - math.exp(epsilon) * q_law, 0), x)
 
 
@@ -84,7 +87,7 @@ def test_sampled_gaussians(q, z, removed, spacing):
 
 @pytest.mark.parametrize(("q", "z"), SAMPLED[:-1])
 def test_fixed_size_samples(q, z):
-  pair = pairs.fixed_size_gaussian(q, z)
+  pair = fixed_size.fixed_size_gaussian(q, z, z, removed=True)
   check(
     pair,
     lambda epsilon: fixed_size_stick(q, z, epsilon),
@@ -94,6 +97,46 @@ def test_fixed_size_samples(q, z):
   cells = pair.cells(np.linspace(-3, 3, 8))  # no edge at the atom: cells are closed above
   np.testing.assert_allclose((cells.p.sum(), cells.q.sum()), 1.0, rtol=1e-12)
   np.testing.assert_allclose(cells.p, cells.q[::-1], rtol=1e-9)  # its own reverse
+
+
+@pytest.mark.parametrize(
+  ("q", "z", "share"), [(0.01, 1.0, 1.0), (0.5, 3.0, 0.4), (1e-4, 0.8, 0.4), (0.9, 1.3, 1.0)]
+)
+def test_fixed_size_samples_of_a_zeroed_record(q, z, share):
+  """Those of which an opposite record is `share` as far from none as the record itself is."""
+  pair, back = (
+    fixed_size.fixed_size_gaussian(q, z / (1 + share), z, removed=side) for side in (True, False)
+  )
+
+  def stick(epsilon):
+    return fixed_size_stick(q, z, epsilon, share / z)
+
+  def reverse(epsilon):  # sup_A Q(A) - c P(A) = 1 - c + c sup_A (P(A) - Q(A) / c)
+    return 1 - math.exp(epsilon) + math.exp(epsilon) * stick(-epsilon)
+
+  lattice = Lattice(0.0, 0.002, -3000, 4500)
+  check(pair, stick, lattice, slack=1e-8)
+  check(back, reverse, lattice, slack=1e-8)
+  cells, other = pair.cells(np.linspace(-3, 3, 8)), back.cells(np.linspace(-3, 3, 8))
+  np.testing.assert_allclose((cells.p.sum(), cells.q.sum()), 1.0, rtol=1e-12)
+  np.testing.assert_allclose(cells.p, other.q[::-1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("q", "z"), [(0.01, 1.0), (0.1, 0.6), (0.5, 3.0), (0.9, 1.3)])
+def test_what_data_sets_attain_of_a_zeroed_record(q, z):
+  """All others opposite to it: below its stick, and by little where losses are above 0."""
+  pair = fixed_size.attained(q, z / 2, z, removed=True)
+  lattice = Lattice(0.0, 0.002, -3000, 4500)
+  found = discretise.lower(pair, lattice)
+  x = np.linspace(-14 - 1 / z, 14 + 1 / z, 400_001)
+  other, none, one = (stats.norm.pdf(x - centre / z) for centre in (-1, 0, 1))
+  for epsilon in EPSILONS:
+    exact = (1 - q) * other + q * one - math.exp(epsilon) * ((1 - q) * other + q * none)
+    exact = integrate.trapezoid(np.maximum(exact, 0), x)
+    shown = lattice.points() > epsilon
+    below = np.sum(found.p[shown] * -np.expm1(epsilon - lattice.points()[shown]))
+    assert below <= exact + 1e-9
+    assert below >= 0.98 * exact - 1e-5 or epsilon < 0
 
 
 @pytest.mark.parametrize("shift", [0.05, 0.7, 3.0])

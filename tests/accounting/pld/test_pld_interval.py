@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy import special
 
 from jdp import accounting, queries, sampling
@@ -329,8 +329,8 @@ def test_sums_of_what_local_mechanisms_released_are_not_attained():
 
 
 def test_rounds_that_a_sample_may_hide_are_not_attained():
-  epochs = once(GaussianSum(1.0, 5.0), BallsInBins(4, True))
-  assert accounting.epsilon_interval(epochs, 1e-5)[0] == 0.0
+  part_of_an_epoch = once(GaussianSum(1.0, 5.0), BallsInBins(4, True))
+  assert accounting.epsilon_interval(part_of_an_epoch, 1e-5)[0] == 0.0
   known = Ledger().append(
     Round(PoissonSampling(0.1), GaussianSum(1.0, 5.0), "zero_out", observer="server"), count=9
   )
@@ -544,3 +544,13 @@ def test_merged_samples_are_more_severe_or_less(attained):
       for every, n in ((merged, of), (rows, counts))
     )
     assert np.all(ours >= theirs if above else ours <= theirs)
+
+
+@pytest.mark.parametrize("plan", [(4.3e-5, 0.31, 1692, 1.6e-5), (1e-5, 0.3, 2000, 1e-6)])
+def test_a_delta_near_the_chance_of_being_drawn(plan):
+  q, z, number, delta = plan
+  lower, upper = accounting.epsilon_interval(subsampled_gaussian(q, z, number), delta)
+  assert 0.999 * upper < lower
+  event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+  theirs = PLDAccountant(value_discretization_interval=1e-3).compose(event, number)
+  assert lower < theirs.get_epsilon(delta) < 1.001 * upper

@@ -91,7 +91,7 @@ def test_laplace_is_convex_in_the_distance():
     (LAPLACE, (math.inf,), (0.0,)),
     (RANDOMIZED_RESPONSE, (0.0, 3.0), (1.0, 3.0)),
     (CONCENTRATED, (math.inf,), (0.0,)),
-    (FIXED_SIZE_GAUSSIAN, (0.1, 0.0), (0.0, 1.0)),
+    (FIXED_SIZE_GAUSSIAN, (0.1, 0.0, 0.0), (0.0, 1.0, 1.0)),
   ],
   ids=lambda value: getattr(value, "name", ""),
 )

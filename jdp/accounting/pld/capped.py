@@ -1,0 +1,62 @@
+"""The pair of a run of Poisson samples in which a record takes part k times at most.
+
+Let the record's coins go on being thrown when it has had its k turns, without effect, and let it be
+shown how many rounds there are before the head that would be one more, J (all rounds, if there is
+none). Given J, the record is in a uniform subset of k of these rounds, or of fewer. So the run has
+the mixture over J of the pairs of k epochs of balls in floor(J/k) bins (Statement 2.12). As fewer
+bins cost more, J is rounded down to a few values.
+"""
+
+import numpy as np
+import scipy
+
+from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.sampled import composed_pair
+
+_LEVELS = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5)  # of the law of J
+_MOST_TURNS, _LEAST_PROBABILITY = 64, 1e-9
+_SKETCH = 500  # atoms
+_WEIGHT_ERROR = 1e-9  # relative; and a few units
+
+
+def is_amplified(q: float, z: float, most: float, rounds: float) -> bool:
+  """Whether the run costs less than so many unsampled releases, as far as this module knows."""
+  known = _LEAST_PROBABILITY <= q < 1 and 1 <= most <= _MOST_TURNS
+  return known and z >= random_allocation.LEAST_MULTIPLIER and rounds >= 2 * most
+
+
+def capped_gaussian(q: float, z: float, most: float, rounds: float, *, removed: bool) -> Pair:
+  """The pair of the whole run, when a record is removed or added.
+
+  Args:
+    q: the probability of a head.
+    z: the multiplier of a round.
+    most: k.
+    rounds: of the run.
+    removed: the direction.
+  """
+  unsampled = pairs.sampled_gaussian(1.0, z / most**0.5, removed=removed)
+
+  def of(bins: float) -> Pair:
+    if bins == 1:
+      return unsampled
+    epoch = random_allocation.allocated_gaussian(bins, 1, z, removed=removed)
+    return composed_pair([epoch] * int(most)) or unsampled
+
+  bins, weights = _bins(q, most, rounds)
+  whole = pairs.mixture(
+    [(weight, of(number)) for number, weight in zip(bins, weights, strict=True)]
+  )
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return pairs.sketched(whole, starts, least=1e-300)
+
+
+def _bins(q: float, most: float, rounds: float) -> tuple[list[float], list[float]]:
+  """Numbers of bins, increasing from 1 on, and at least the probabilities of each."""
+  law = scipy.stats.nbinom(most + 1, q)  # of J - k, the tails before one head more
+  values = np.minimum(most + law.ppf(_LEVELS), rounds) // most
+  bins = np.unique(np.append(values[values > 1], 1.0))
+  ends = law.cdf((bins[1:] - 1) * most - 1)  # J < bins * k
+  weights = np.diff(np.concatenate([[0.0], ends, [1.0]]))
+  return bins.tolist(), (weights * (1 + _WEIGHT_ERROR) + 16 * UNIT).tolist()

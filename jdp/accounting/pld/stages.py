@@ -1,0 +1,111 @@
+"""Very many equal pairs are composed in two stages, each on a lattice of its own.
+
+Of T pairs, n = sqrt(T) are composed on a fine lattice. What comes out is a measure above, or below,
+and so a pair: each mass is moved by the bound on its error, each loss by that on its own, and what
+is outside of the window is infinite, or left out. That pair is composed T / n times, on a lattice
+which may be sqrt(n) times as coarse, for the same error. Such lattices have T^(1/4) times fewer
+points than one for all T.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld.aims import Term, aim, moments
+from jdp.accounting.pld.compose import compose
+from jdp.accounting.pld.discretise import Lattice, Masses
+from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.plan import Window, is_tame, lattice
+
+_MANY = 2**20
+_OUTSIDE = 1e-24  # mass outside of the first stage's window
+_MOST_POINTS = 2**20  # of that
+_SKETCH = 500  # atoms
+
+
+def staged(
+  terms: Sequence[Term],
+  tolerance: float,
+  replaced: Callable[[Pair, Lattice], Masses],
+  *,
+  delta: float | None = None,
+  epsilon: float | None = None,
+) -> list[Term] | None:
+  """The terms, those that are repeated very often as fewer terms above, or below, them.
+
+  Args:
+    terms: the composition.
+    tolerance: as for `plan`, and likewise the rest.
+    replaced: `discretise.upper` or `discretise.lower`.
+    delta: at which epsilon is asked for.
+    epsilon: at which delta is.
+
+  Returns:
+    The terms; None if no term is repeated often enough. Atoms a step apart are on the points of one
+    lattice, and need no other.
+  """
+  many = [term.repeated >= _MANY and not term.pair.step for term in terms]
+  if not any(many):
+    return None
+  aimed = aim(terms, tolerance, delta, epsilon)
+  result: list[Term] = []
+  for is_many, term, tame in zip(many, terms, aimed.terms, strict=True):
+    # Each of the two stages has half of the error.
+    fewer = _in_stages(term, tame, aimed.widest / math.sqrt(2), replaced) if is_many else None
+    result += [term] if fewer is None else fewer
+  return result
+
+
+def _in_stages(
+  term: Term, tame: Term, spacing: float, replaced: Callable[[Pair, Lattice], Masses]
+) -> list[Term] | None:
+  """The first stage of a term; None if its lattice would be too long.
+
+  Args:
+    term: what is composed.
+    tame: the same without its rare losses.
+    spacing: of the lattice.
+    replaced: as for `staged`.
+  """
+  number = math.isqrt(term.repeated)
+  times, rest = divmod(term.repeated, number)
+  points = lattice(tame.pair, 0.0, spacing, _OUTSIDE)
+  if not is_tame(points):
+    return None
+  measure, result = replaced(term.pair, points), []
+  for count, repeated in ((number, times), (rest, 1)):
+    if not count:
+      continue
+    window = _window(Term(tame.pair, count))
+    if not window.high - window.low <= spacing * _MOST_POINTS:
+      return None
+    is_upper = replaced is discretise.upper
+    result.append(Term(_composed(measure, count, window, is_upper), repeated))
+  return result
+
+
+def _window(term: Term) -> Window:
+  """Outside of it a composition has next to nothing, by Chernoff's inequality."""
+  deviation = math.sqrt(max(float(moments([term], np.zeros(1)).variance[0]), 1e-300))
+  steps = np.geomspace(0.1, 100.0, 40) / deviation
+  log_up, log_down = (moments([term], side * steps).log for side in (1, -1))
+  highs, lows = (log_up - math.log(_OUTSIDE)) / steps, (math.log(_OUTSIDE) - log_down) / steps
+  high, low = int(np.argmin(highs)), int(np.argmax(lows))
+  return Window(0.0, float(lows[low]), float(highs[high]), (float(steps[low]), float(steps[high])))
+
+
+def _composed(measure: Masses, count: int, window: Window, is_upper: bool) -> Pair:
+  """The pair above, or below, so many measures."""
+  found = compose([(measure, count)], window)
+  side = 1.0 if is_upper else -1.0
+  error = found.largest_error + (0.0 if is_upper else sum(found.outside))
+  scale = math.exp(found.log_scale + side * found.rounding) * (1 + side * 8 * UNIT)
+  p = np.maximum(found.tilted + side * error, 0.0) * scale
+  losses, infinite = found.losses + side * found.rounding, 0.0
+  if is_upper:
+    infinite = found.infinite + found.outside[1] * scale
+  whole = pairs.atoms(np.append(losses, math.inf), np.append(p, infinite))
+  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
+  return pairs.sketched(whole, starts)._replace(has_atoms=False)
