@@ -62,9 +62,18 @@ def planners() -> Iterator[tuple[str, _Noise]]:
         yield part.call, part.noise_multiplier
 
 
-def answered(request: Request) -> list[dict[str, float | str]]:
-  """What each planner answers to a request, with the interval of what it costs."""
-  rows: list[dict[str, float | str]] = []
+class Answer(NamedTuple):
+  """The noise that a planner answers with, and the interval of what the run then costs."""
+
+  planner: str
+  noise: float
+  lower: float
+  upper: float
+
+
+def answers(request: Request) -> list[Answer]:
+  """What each planner answers to a request."""
+  found = []
   for name, noise in planners():
     try:
       z = float(noise(*request))
@@ -72,10 +81,29 @@ def answered(request: Request) -> list[dict[str, float | str]]:
       print(f"{name} refuses {request}: {error}", file=sys.stderr)
       continue
     spent = add_remove_ledger(request.plan, z)
-    lower, upper = accounting.epsilon_interval(spent, request.plan.delta)
-    asked = {**request.plan._asdict(), "asked": request.epsilon}
-    rows.append({"planner": name, **asked, "noise": z, "lower": lower, "upper": upper})
-  return rows
+    found.append(Answer(name, z, *accounting.epsilon_interval(spent, request.plan.delta)))
+  return found
+
+
+def is_answered(request: Request, found: Sequence[Answer]) -> bool:
+  """Whether jdp, the first, plans no more noise than is needed."""
+  ours, *_ = found
+  least = min(one.noise for one in found if one.lower <= request.epsilon)
+  return ours.noise <= _MORE * least and ours.upper >= _SPENT * request.epsilon
+
+
+def cells(request: Request, found: Sequence[Answer]) -> Iterator[list[str]]:
+  """A line of the table for each answer."""
+  (q, rounds, delta), epsilon = request
+  for one in found:
+    yield [
+      *(f"{value:.4g}" for value in (epsilon, delta, q, rounds)),
+      one.planner,
+      f"{one.noise:.5f}",
+      f"{one.noise / found[0].noise:.4f}",
+      f"{one.lower:.5g} to {one.upper:.5g}",
+      "no" if one.lower > epsilon else "yes",
+    ]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -83,38 +111,15 @@ def main(argv: Sequence[str]) -> None:
   del argv
   lines, failed = [], []
   for request in requests(REQUESTS.value):
-    rows = answered(request)
-    if JSON.value:
-      with pathlib.Path(JSON.value).open("a") as file:
-        file.writelines(f"{json.dumps(row)}\n" for row in rows)
-    ours = rows[0]
-    kept = [row["noise"] for row in rows if row["lower"] <= request.epsilon]
-    if ours["noise"] > _MORE * min(kept) or ours["upper"] < _SPENT * request.epsilon:
+    found = answers(request)
+    lines += cells(request, found)
+    if not is_answered(request, found):
       failed.append(request)
-    q, rounds, delta = request.plan
-    for row in rows:
-      lines.append(
-        [
-          *(f"{value:.4g}" for value in (request.epsilon, delta, q)),
-          str(rounds),
-          row["planner"],
-          f"{row['noise']:.5f}",
-          f"{row['noise'] / ours['noise']:.4f}",
-          f"{row['lower']:.5g} to {row['upper']:.5g}",
-          "no" if row["lower"] > request.epsilon else "yes",
-        ]
-      )
-  header = [
-    "epsilon",
-    "delta",
-    "q",
-    "rounds",
-    "planner",
-    "z",
-    "over jdp's",
-    "spends",
-    "may keep it",
-  ]
+    if JSON.value:
+      asked = {**request.plan._asdict(), "asked": request.epsilon}
+      with pathlib.Path(JSON.value).open("a") as file:
+        file.writelines(f"{json.dumps(asked | one._asdict())}\n" for one in found)
+  header = "epsilon", "delta", "q", "rounds", "planner", "z", "over jdp's", "spends", "may keep it"
   print(table(header, lines))
   for request in failed:
     print(f"FAILS {request}")

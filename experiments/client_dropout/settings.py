@@ -18,7 +18,7 @@ from jdp import _validate, accounting
 from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
-from jdp.guarantees import Unit
+from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.numerics import vectors
 from jdp.numerics.rotations import randomized_hadamard
@@ -182,7 +182,7 @@ def _for_integers(options: Any, grid: Grid) -> float:
 
   def plan(z: float) -> Ledger:
     query = SkellamSum(grid.l2_norm, grid.l1_norm, (z * grid.l2_norm) ** 2, 1)
-    event = Round(PoissonSampling(1.0), query, "zero_out")
+    event = Round(PoissonSampling(1.0), query, Relation.ZERO_OUT)
     return Ledger().append(event, count=options.num_rounds)
 
   return accounting.calibrate_noise(

@@ -18,7 +18,7 @@ The statements are numbered and proved in `docs/theory/dominating_pairs.md`:
 
 A correlated Gaussian sum has the pair of its whole run, if the sampling keeps the plan's pattern.
 Ledgers are charged by `jdp.accounting.queries.correlated`. Discrete noise:
-`jdp.accounting.renyi.discrete_noise`, `jdp.accounting.pld.integer_noise`.
+`jdp.accounting.renyi.discrete_noise`, `jdp.accounting.pld.losses.integer_noise`.
 """
 
 import math

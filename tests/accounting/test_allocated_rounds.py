@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 from jdp import accounting
-from jdp.accounting.pld import random_allocation
+from jdp.accounting.pld.losses import random_allocation
 from jdp.events import BallsInBins, GaussianSum, LaplaceSum, RandomAllocation, Round
 from jdp.ledger import Ledger, subsampled_gaussian
 

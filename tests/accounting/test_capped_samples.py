@@ -8,7 +8,7 @@ import pytest
 
 from jdp import accounting
 from jdp.accounting import families
-from jdp.accounting.pld.capped import _bins
+from jdp.accounting.pld.losses.capped import _bins
 from jdp.events import DistributedGaussianSum, GaussianSum, PoissonSampling, Round
 from jdp.ledger import Ledger
 

@@ -5,7 +5,7 @@ import pytest
 from jdp import accounting, events
 from jdp.accounting.dominating_pairs import gaussian_pair
 from jdp.accounting.families import GAUSSIAN, DominatingPair, Family, unbounded
-from jdp.accounting.pld import pairs
+from jdp.accounting.pld.losses import pairs
 from jdp.events import (
   EventBase,
   GaussianSum,

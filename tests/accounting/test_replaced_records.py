@@ -9,7 +9,7 @@ import pytest
 import scipy
 
 from jdp import accounting
-from jdp.accounting.pld.replaced_gaussian import replaced_gaussian
+from jdp.accounting.pld.losses.replaced_gaussian import replaced_gaussian
 from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
 from jdp.events import (
   CyclicPoissonSampling,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.losses.pairs import Pair
 from jdp.guarantees import Relation
 
 Row = tuple[float, ...]

@@ -11,10 +11,10 @@ import numpy as np
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut
-from jdp.accounting.pld import allocated_lower, capped, fixed_size, pairs, random_allocation
-from jdp.accounting.pld.group_gaussian import group_gaussian
-from jdp.accounting.pld.pairs import Pair
-from jdp.accounting.pld.replaced_gaussian import replaced_gaussian
+from jdp.accounting.pld.losses import allocated_lower, capped, fixed_size, pairs, random_allocation
+from jdp.accounting.pld.losses.group_gaussian import group_gaussian
+from jdp.accounting.pld.losses.pairs import Pair
+from jdp.accounting.pld.losses.replaced_gaussian import replaced_gaussian
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian, rdp_truncated_gaussian
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian

@@ -13,8 +13,8 @@ import scipy
 from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut, laplace_cut
-from jdp.accounting.pld import integer_noise, pairs
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.losses import integer_noise, pairs
+from jdp.accounting.pld.losses.pairs import Pair
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
 from jdp.guarantees import Relation

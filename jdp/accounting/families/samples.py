@@ -24,8 +24,8 @@ import numpy as np
 
 from jdp.accounting.families import base
 from jdp.accounting.families.base import DominatingPair, Family, Row
-from jdp.accounting.pld.pairs import Pair
-from jdp.accounting.pld.sampled import sampled
+from jdp.accounting.pld.losses.pairs import Pair
+from jdp.accounting.pld.losses.sampled import sampled
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
 from jdp.accounting.renyi.poisson_gaussian import log_mixture

@@ -2,7 +2,7 @@
 
 | what | where |
 |---|---|
-| the pairs that are composed, those that data sets attain | `terms`, `pairs`, `allocated_lower` |
+| the pairs that are composed, those that data sets attain | `losses/`, `terms` |
 | losses on a lattice, from above and below | `discretise` |
 | where to compute: tilt, window, spacing | `aims`, `plan`, `stages` |
 | composition by FFT, with its rounding errors | `compose` |

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.pld.discretise import sums_from
-from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
+from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, Pair
 
 RARE = 0.05  # losses, over delta and the tolerance
 _SQRT_2PI = math.sqrt(2 * math.pi)

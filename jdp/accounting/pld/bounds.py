@@ -13,7 +13,7 @@ import numpy as np
 
 from jdp.accounting.pld.compose import LatticeComposition
 from jdp.accounting.pld.discretise import sums_from
-from jdp.accounting.pld.pairs import UNIT
+from jdp.accounting.pld.losses.pairs import UNIT
 
 _BLOCK = 100.0  # nats, whose exponentials are harmless
 

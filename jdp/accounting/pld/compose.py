@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 
 from jdp.accounting.pld.discretise import Masses
-from jdp.accounting.pld.pairs import UNIT
+from jdp.accounting.pld.losses.pairs import UNIT
 from jdp.accounting.pld.plan import Window
 
 _NEGLIGIBLE = 60.0  # the log of a product that counts as an error, which is what it may be off by

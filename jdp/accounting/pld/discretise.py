@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.losses.pairs import UNIT, Pair
 
 
 class Lattice(NamedTuple):

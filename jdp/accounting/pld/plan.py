@@ -14,7 +14,7 @@ import numpy as np
 
 from jdp.accounting.pld.aims import Term, aim, bounded_exp, moments
 from jdp.accounting.pld.discretise import Lattice
-from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
+from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, Pair
 
 # Errors of delta, over delta and the tolerance: what is outside, rounding errors.
 _OUTSIDE, _ROUNDED = 2e-4, 0.2

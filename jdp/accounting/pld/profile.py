@@ -10,7 +10,7 @@ from jdp.accounting.pld.aims import Term
 from jdp.accounting.pld.bounds import Stick
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import LARGEST_LOSS, Pair
+from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, Pair
 from jdp.accounting.pld.plan import plan
 from jdp.accounting.pld.stages import staged
 from jdp.accounting.pld.terms import terms_of

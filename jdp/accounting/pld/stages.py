@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld import discretise
 from jdp.accounting.pld.aims import Term, aim, moments
 from jdp.accounting.pld.compose import compose
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.pairs import UNIT, Pair
 from jdp.accounting.pld.plan import Window, is_tame, lattice
 
 _MANY = 2**20

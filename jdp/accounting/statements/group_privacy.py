@@ -12,7 +12,7 @@ curve composed with itself (arXiv 1905.02383). For Gaussian releases it is exact
 sensitivity grows k-fold.
 
 Gaussian sums of Poisson samples have a pair of their own for a group, under add/remove or zero-out:
-`jdp.accounting.pld.group_gaussian`. The better of both results is taken.
+`jdp.accounting.pld.losses.group_gaussian`. The better of both results is taken.
 """
 
 import math

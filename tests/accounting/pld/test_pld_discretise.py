@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from jdp.accounting.pld import discretise, fixed_size, pairs
+from jdp.accounting.pld import discretise
 from jdp.accounting.pld.discretise import Lattice
+from jdp.accounting.pld.losses import fixed_size, pairs
 
 EPSILONS = np.array([-1.5, -0.4, -0.009, 0.0, 0.003, 0.1, 0.7, 2.0, 3.9])
 SAMPLED = [(0.01, 1.0), (0.1, 0.6), (0.5, 3.0), (1e-4, 0.8), (0.9, 1.3), (1.0, 2.0)]

@@ -8,7 +8,7 @@ import pytest
 import scipy
 
 from jdp import accounting
-from jdp.accounting.pld import pairs, random_allocation
+from jdp.accounting.pld.losses import pairs, random_allocation
 from jdp.events import BallsInBins, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
 

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import scipy
 
-from jdp.accounting.pld.pairs import UNIT, Cells, Pair, normal_masses
+from jdp.accounting.pld.losses.pairs import UNIT, Cells, Pair, normal_masses
 
 _FARTHEST = 38.0  # noise, in standard deviations, that is looked at
 _TABLE = 8001

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld import discretise
 from jdp.accounting.pld.discretise import Lattice, sums_from
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.pairs import UNIT, Pair
 
 Vector = tuple[int, ...]
 _MOST_VECTORS = 256  # that are looked at, by their coordinates in descending order

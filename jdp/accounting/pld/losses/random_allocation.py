@@ -35,9 +35,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld import discretise
 from jdp.accounting.pld.discretise import Lattice
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.pairs import Pair
 
 LEAST_MULTIPLIER = 0.2
 """Below it the lattices would be too coarse."""

@@ -10,9 +10,9 @@ bins cost more, J is rounded down to a few values.
 import numpy as np
 import scipy
 
-from jdp.accounting.pld import pairs, random_allocation
-from jdp.accounting.pld.pairs import UNIT, Pair
-from jdp.accounting.pld.sampled import composed_pair
+from jdp.accounting.pld.losses import pairs, random_allocation
+from jdp.accounting.pld.losses.pairs import UNIT, Pair
+from jdp.accounting.pld.losses.sampled import composed_pair
 
 _LEVELS = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5)  # of the law of J
 _MOST_TURNS, _LEAST_PROBABILITY = 64, 1e-9

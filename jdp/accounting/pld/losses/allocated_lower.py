@@ -20,11 +20,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jdp.accounting.pld import pairs
 from jdp.accounting.pld.aims import Term, moments
 from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import UNIT, Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.pairs import UNIT, Pair
 from jdp.accounting.pld.plan import Window
 
 _MOST_ROUNDS, _LEAST, _LARGEST = 2**20, 0.1, 30.0

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.families.base import FIXED_SIZE, KNOWN, POISSON
-from jdp.accounting.pld import discretise, pairs
+from jdp.accounting.pld import discretise
 from jdp.accounting.pld.discretise import Lattice, Masses
-from jdp.accounting.pld.pairs import LARGEST_LOSS, UNIT, Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, UNIT, Pair
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 
 _FINE, _FEWEST, _MOST = 0.01, 2**12, 2**14  # the lattice's spacing, and points

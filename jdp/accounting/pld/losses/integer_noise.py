@@ -37,9 +37,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jdp.accounting.families.base import Charge
-from jdp.accounting.pld import pairs
-from jdp.accounting.pld.integer_vectors import largest_vectors, worst_of
-from jdp.accounting.pld.pairs import Pair
+from jdp.accounting.pld.losses import pairs
+from jdp.accounting.pld.losses.integer_vectors import largest_vectors, worst_of
+from jdp.accounting.pld.losses.pairs import Pair
 from jdp.accounting.renyi.discrete_noise import inflation
 
 _EXACT = 1e6  # variances up to this have their own pairs, where one coordinate is the worst

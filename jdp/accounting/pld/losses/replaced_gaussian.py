@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from jdp.accounting.pld.pairs import FARTHEST, UNIT, Cells, Pair, normal_masses, normalised
+from jdp.accounting.pld.losses.pairs import FARTHEST, UNIT, Cells, Pair, normal_masses, normalised
 
 
 def replaced_gaussian(q: float, z: float) -> Pair:

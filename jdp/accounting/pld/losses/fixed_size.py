@@ -22,7 +22,7 @@ import math
 import numpy as np
 import scipy
 
-from jdp.accounting.pld.pairs import (
+from jdp.accounting.pld.losses.pairs import (
   UNIT,
   Cells,
   Pair,
