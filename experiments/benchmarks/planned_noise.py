@@ -109,7 +109,8 @@ def cells(request: Request, found: Sequence[Answer]) -> Iterator[list[str]]:
 def main(argv: Sequence[str]) -> None:
   """Prints a row for each request and planner."""
   del argv
-  lines, failed = [], []
+  lines: list[list[str]] = []
+  failed: list[Request] = []
   for request in requests(REQUESTS.value):
     found = answers(request)
     lines += cells(request, found)

@@ -38,8 +38,8 @@ def other_accountant(accountant: str) -> str:
 def costs(ledger: Ledger, delta: float, accountant: str) -> Costs:
   """The guarantees of a run."""
   central = _central(ledger, delta, accountant)
-  beside = central and _central(ledger, delta, other_accountant(accountant))
-  both = central, beside and beside.epsilon
+  other = _central(ledger, delta, other_accountant(accountant)) if central else None
+  both = central, other.epsilon if other else None
   # All releases of a run are by one mechanism, so the first one states it.
   releases = [event for event, _ in ledger.entries if isinstance(event, LocalRelease)]
   if releases and math.isfinite(releases[0].guarantee.epsilon):
