@@ -51,6 +51,7 @@ def parts() -> dict[str, str]:
     **{f"samplings_{relation}": sampling_table(relation) for relation in Relation},
     "refusals": refusals(),
     "accountants": accountant_table(),
+    "runs": run_table(),
     "strategies": strategy_table(),
     "versions": version_table(),
   }
@@ -161,6 +162,29 @@ def accountant_table() -> str:
     interval = f"{rounded_down(lower, 4)} to {rounded_up(upper, 4)}"
     rows.append((f"`{name}`", renyi, moments, interval, _known(lower, upper)))
   return _table(("event", '"rdp"', '"moments"', "least epsilon", "charged"), rows)
+
+
+def run_table() -> str:
+  """The intervals of 40 rounds of a Gaussian sum by each sampler, under each relation."""
+  rows = []
+  for name, sampler in _SAMPLERS.items():
+    sampled, state = [], sampler.init()
+    for key in jax.random.split(jax.random.key(0), 40):
+      sampled.append(sampler.event(state))
+      _, state = sampler.sample(key, state)
+    cells = []
+    for relation in Relation:
+      run = Ledger()
+      for one in sampled:
+        run = run.append(events.Round(one, events.GaussianSum(1.0, 1.5), relation))
+      try:
+        lower, upper = accounting.epsilon_interval(run, DELTA)
+        known = f"{rounded_down(lower, 3)} to {rounded_up(upper, 3)}, {_known(lower, upper)}"
+      except ValueError:
+        known = "no"
+      cells.append(known)
+    rows.append((f"`{name}`", *cells))
+  return _table(("sampler", *(relation.label for relation in Relation)), rows)
 
 
 def _known(lower: float, upper: float) -> str:
