@@ -86,16 +86,17 @@ def test_one_value_is_made_private_on_the_client(capsys):
 def test_a_planned_run_is_accounted_for_before_it_is_made():
   names = run(BLOCKS[3])
   lower, upper = names["accounting"].epsilon_interval(names["plan"], delta=1e-5)
-  assert lower <= upper <= names["accounting"].epsilon(names["plan"], delta=1e-5)
+  stated = names["accounting"].epsilon(names["plan"], delta=1e-5)
+  assert lower <= upper <= stated <= 1.001 * upper
 
 
 @pytest.mark.slow
 def test_a_loop_of_ones_own_reaches_what_its_comment_says(capsys):
   names = run(BLOCKS[4])
   comment = stated(BLOCKS[4], "# close to", after=False)
-  assert comment.startswith("1, -1, 0.5, 2 at epsilon 4.85,")
+  assert comment.startswith("1, -1, 0.5, 2 at epsilon 4.18,")
   assert abs(names["weights"] - jax.numpy.array([1.0, -1.0, 0.5, 2.0])).max() < 0.5
-  assert round(names["accounting"].epsilon(names["spent"], delta=1e-5), 2) == 4.85
+  assert round(names["accounting"].epsilon(names["spent"], delta=1e-5), 2) == 4.18
 
 
 def stated(block, code, *, after=True):

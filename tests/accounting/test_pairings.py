@@ -106,17 +106,20 @@ SAMPLINGS = {
 OTHERS_STAY = (PoissonSampling, BallsInBins, RandomAllocation)
 STATED = (PureRelease, ConcentratedRelease)
 
-X = np.linspace(-60.0, 60.0, 24_001)
+X = np.linspace(-60.0, 60.0, 24_001)  # ends of cells: what falls into them is post-processing
+
+
+def cells(law):
+  """The masses of the cells, each by the tail that it is in."""
+  return np.where(X[1:] <= law.mean(), np.diff(law.cdf(X)), -np.diff(law.sf(X)))
 
 
 def gaussian_law(shift):
-  density = np.exp(-((X - shift) ** 2) / 2)
-  return density / density.sum()
+  return cells(stats.norm(shift))
 
 
 def laplace_law(shift):
-  density = np.exp(-np.abs(X - shift))
-  return density / density.sum()
+  return cells(stats.laplace(shift))
 
 
 INTEGERS = np.arange(-200, 201)
@@ -147,7 +150,7 @@ def laws(query, relation):
   """
   if query == SUMS:
     parts = zip(laws(GAUSSIAN, relation), laws(LAPLACE, relation), strict=True)
-    return tuple(np.outer(one[::20], other[::20]) * 400 for one, other in parts)
+    return tuple(np.outer(*(law.reshape(-1, 20).sum(axis=1) for law in both)) for both in parts)
   if query in (PURE, PURE_GROUP):
     here, there = response_law(0.8 if query == PURE else 0.5)
     return here, there, there
