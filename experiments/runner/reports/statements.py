@@ -136,7 +136,7 @@ def _stated(row: Mapping[str, Any], kind: str, accountant: str) -> str:
   """A guarantee in full."""
   stated = str(from_json(row[kind]))
   if accountant:
-    other = f'by the accountant "{other_accountant(accountant)}": {epsilon(row["beside"])}'
+    other = f'{epsilon(row["beside"])} by "{other_accountant(accountant)}"'
     stated += f', by the accountant "{accountant}" ({other})'
   return stated + _public([row], kind)
 

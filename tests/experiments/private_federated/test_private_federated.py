@@ -290,7 +290,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   spent = accounting.epsilon(book, DELTA, observer="model")
   central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
   by_rdp = accounting.epsilon(book, DELTA, accountant="rdp", observer="model")
-  by = f'by the accountant "tightest" (by the accountant "rdp": {epsilon(by_rdp)})'
+  by = f'by the accountant "tightest" ({epsilon(by_rdp)} by "rdp")'
   public = "taking as public what was computed from the protected data: N = 143 users"
   for text in (report, finished.out):
     assert "- no privacy: no guarantee: Nothing protects 5 of the releases" in text
