@@ -66,7 +66,7 @@ def times() -> str:
   lines = [["what is timed", "processor", "memory"], ["---"] * 3]
   for title, row in rows.items():
     seconds = row["cpu_seconds"]
-    taken = f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.2g} ms"
+    taken = f"{seconds:.2g} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
     lines.append([title, taken, f"{row['gigabytes']:.2f} GB" if "gigabytes" in row else ""])
   return _markdown(lines)
 
