@@ -442,8 +442,8 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
   seen = set()
   for event, count in entries:
     sampling = getattr(event, "sampling", None)
-    alone = not isinstance(getattr(event, "query", None), CorrelatedGaussianSum)
-    if alone and isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
+    of_run = _is_correlated(getattr(event, "query", None))
+    if not of_run and isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
       starting = dataclasses.replace(sampling, starts_epoch=True)
       if starting not in seen:
         seen.add(starting)
@@ -451,3 +451,10 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
         yield dataclasses.replace(typing.cast(Round, event), sampling=starting), 1
         count -= 1
     yield event, count
+
+
+def _is_correlated(query: object) -> bool:
+  """Whether a query's noise is correlated over rounds, or that of a group."""
+  if isinstance(query, CorrelatedGaussianSum):
+    return True
+  return any(map(_is_correlated, getattr(query, "parts", ())))

@@ -167,13 +167,16 @@ def test_samplers_that_do_not_keep_the_plan_are_charged_for_columns_that_meet(sa
 def in_epochs(ledger, first=0, only=ALL):
   """The ledger of a run that begins in the middle of an epoch, of its rounds `only`."""
 
+  def index(event):
+    return getattr(event.query, "parts", (event.query,))[0].index
+
   def told(event):
     sampling = event.sampling
-    starts = (event.query.index + first) % sampling.num_batches == 0
+    starts = (index(event) + first) % sampling.num_batches == 0
     return dataclasses.replace(event, sampling=dataclasses.replace(sampling, starts_epoch=starts))
 
   return Ledger().extend(
-    (told(event), count) for event, count in ledger.entries if event.query.index in only
+    (told(event), count) for event, count in ledger.entries if index(event) in only
   )
 
 
@@ -480,6 +483,13 @@ def test_a_slice_of_a_run_costs_no_more_than_the_run():
   ledger = correlated_gaussian(NARROW, NAMED)
   for start, stop in itertools.combinations(range(0, N + 1, 3), 2):
     assert epsilon(ledger.rounds(start, stop)) <= epsilon(ledger)
+
+
+@pytest.mark.parametrize("others", [(), (GaussianSum(1.0, 50.0),)])
+def test_a_slice_of_a_run_in_epochs_costs_no_more_either(others):
+  whole = in_epochs(run(NARROW, BallsInBins(4, True), others=others))
+  for start, stop in ((0, 6), (3, 7), (5, 12)):
+    assert epsilon(whole.rounds(start, stop)) <= epsilon(whole)
 
 
 def test_one_release_has_the_multiplier_of_the_run():

@@ -127,16 +127,16 @@ def test_plans_that_do_not_fit_are_refused(changes, message):
     dp_fedavg(LOSS, CLIENTS, **PLAN | changes)
 
 
-def test_slots_for_all_let_a_large_target_be_planned():
-  dp_fedavg(LOSS, CLIENTS, **PLAN, **LARGE_TARGET, sampler=sampling.poisson(40, 0.2, capacity=40))
-  dp_fedavg(
-    LOSS,
-    CLIENTS,
-    **PLAN,
-    **LARGE_TARGET,
-    **COINS,
-    sampler=sampling.cyclic_poisson(40, 1, 0.2, capacity=40),
-  )
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {"sampler": sampling.poisson(40, 0.2, capacity=40)},
+    {**COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2, capacity=40)},
+  ],
+)
+def test_slots_for_all_let_a_large_target_be_planned(changes):
+  algorithm = dp_fedavg(LOSS, CLIENTS, **PLAN, **LARGE_TARGET, **changes)
+  assert algorithm.num_rounds == PLAN["num_rounds"]
 
 
 class Linen(nn.Module):
