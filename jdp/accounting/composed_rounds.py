@@ -48,8 +48,10 @@ def compose_rounds(
     rounds: with their counts, in the order in which they first happened.
     relation: add_remove, zero_out or replace_one.
     sample_known: whether the observer sees who took part.
-    capped: whether rounds of a participation cap are charged as releases of a record that takes
-      part until the cap, rather than as rounds of their samples. Both are bounds.
+    capped: the second of two ways in which rounds in turns are charged, where they are. Both are
+      bounds. Rounds of a participation cap are charged as releases of a record that takes part
+      until the cap, rather than as rounds of their samples; and epochs that were cut short (see
+      `Turns.alone`) as whole ones.
     attained: whether of rounds in turns those alone count that data sets attain: epochs that
       happened in full, each as one of the least severe rounds.
 
@@ -151,14 +153,18 @@ def _of_turns(
   most = turns.most((event.sampling, count) for event, count in stream.items())
   if turns.by_coins and hidden and (run := _hidden_run(turns.by_coins, most, own, tables)):
     return [(run, 1)]
-  if turns.alone and any(table.total() < most for table in tables.values()):
+  short = bool(turns.alone) and any(table.total() < most for table in tables.values())
+  if short and not capped:
     _, tables = _tables(
       turns, own, lambda event: charged(dataclasses.replace(event, sampling=turns.alone))
     )
   dearest: list[tuple[DominatingPair, int]] = []
   for (_, family), table in tables.items():
     if turns.of_epochs or is_ordered(family, table):
-      dearest += most_severe_pairs(family, table, most)
+      found = most_severe_pairs(family, table, most)
+      if short and capped and table.total() < most:  # as if the epochs had gone on
+        found.append((found[0][0], most - table.total()))
+      dearest += found
     else:
       dearest += ((DominatingPair(family, row), count) for row, count in table.items())
   return dearest

@@ -130,7 +130,7 @@ def observed(
   composed = compose_rounds(rounds, chosen, sample_known=known, capped=capped)
   composed = compose_both(composed, alone)
   turns = (sampling_analysis(event.sampling).turns(event.sampling) for event in rounds)
-  has_caps = any(found is not None and found.by_coins for found in turns)
+  has_caps = any(found is not None and (found.by_coins or found.alone) for found in turns)
   if not releases:
     return Observed(composed, None, None, has_caps)
   guarantee = total_guarantee(releases)

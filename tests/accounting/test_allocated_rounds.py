@@ -1,5 +1,6 @@
 """k of t rounds at random: quadrature and Monte Carlo between both ends, bins at k = 1."""
 
+import itertools
 import math
 from functools import partial
 
@@ -251,3 +252,14 @@ def test_epochs_of_more_rounds_than_floats_count_have_a_cost(sampling):
 def test_an_event_holds_possible_numbers():
   with pytest.raises(ValueError, match="participations <= num_batches"):
     RandomAllocation(3, 4, True)
+
+
+@pytest.mark.parametrize("accountant", ["tightest", "rdp"])
+@pytest.mark.parametrize(("batches", "taken", "z"), [(7, 5, 1.0), (5, 2, 0.7), (100, 51, 3.0)])
+def test_more_rounds_cost_no_less(batches, taken, z, accountant):
+  """Budgets look for the last round that they allow by bisection."""
+  run = epochs(batches, taken, z, 2)
+  numbers = sorted({1, taken - 1, taken, taken + 1, batches, batches + 1, batches + taken})
+  found = [accounting.epsilon(run.rounds(0, n), 1e-5, accountant=accountant) for n in numbers]
+  assert all(more >= (1 - 1e-3) * less for less, more in itertools.pairwise(found))
+  assert found[-1] > found[0]
