@@ -439,6 +439,17 @@ def test_lower_ends_are_of_whole_runs_that_a_record_may_be_in():
   assert lower(both) == near(gaussian(math.sqrt(1.0 / 25 + 1 / 16), 1.0), 2e-3)
 
 
+def test_no_record_need_have_the_longest_columns_of_two_runs():
+  """Of groups that take turns, one has round 0 and another round 1."""
+  sampling, total = MinSeparationSampling(3, 2, 30), Ledger()
+  for columns in ((2.0, 1.0, 1.0, 1.0, 1.0, 1.0), (1.0, 2.0, 1.0, 1.0, 1.0, 1.0)):
+    name = f"diagonal {columns}"
+    query = CorrelatedGaussianSum(1.0, 5.0, name, 6, 3, 2, 5.0, 1, 2.0, 0)
+    total += with_positions(run(query, sampling, range(6)), range(6))
+  moved = math.sqrt(5.0 + 2.0)  # of group 0: columns 2 and 1 of the first run, 1 and 1 of the other
+  assert 0 < lower(total) <= gaussian(moved)
+
+
 @pytest.mark.parametrize(
   "ledger",
   [

@@ -132,27 +132,36 @@ def attained_runs(
       plan = shared_fields(event.query)
       latest[plan] = event
       times[plan][int(event.query.index)] += count
-  items = []
+  in_all: list[tuple[DominatingPair, int]] = []
+  in_turns: list[tuple[DominatingPair, int]] = []
   for plan, event in latest.items():
     query, moved = event.query, math.sqrt(_attained_square(event, sample_known))
     if moved and query.noise_multiplier and len(times[plan]) == query.num_rounds:
       moved *= 2 if relation is Relation.REPLACE_ONE else 1
       pair = dominating_pairs.gaussian_pair(query.noise_multiplier, moved)
-      items.append((pair, min(times[plan].values())))
-  return items
+      found = in_all if _takes_all(event, sample_known) else in_turns
+      found.append((pair, min(times[plan].values())))
+  # Of runs of groups in turns one counts: the longest columns of others may be of other groups.
+  return in_all + sorted(in_turns, key=lambda item: item[0].parameters[1] ** 2 / item[1])[:1]
 
 
 def _attained_square(event: Any, sample_known: bool) -> float:
   """How far some record moves C G, squared; 0 if that is not known."""
   sampling, plan = event.sampling, event.query
-  analysis = sampling_analysis(sampling)
-  pattern = analysis.pattern(sampling, plan.num_rounds)
-  in_all = analysis.takes_all(sampling) and analysis.attained(sampling, sample_known) is not None
-  if in_all and plan.bands <= plan.min_separation:
-    return plan.squared_sensitivity
+  if _takes_all(event, sample_known):
+    within = plan.bands <= plan.min_separation
+    return plan.squared_sensitivity if within else plan.largest_column_norm**2
+  pattern = sampling_analysis(sampling).pattern(sampling, plan.num_rounds)
   begun = getattr(sampling, "position", None) is not None
-  reached = in_all or (begun and plan.num_rounds <= pattern.open_rounds)
+  reached = begun and plan.num_rounds <= pattern.open_rounds
   return plan.largest_column_norm**2 if reached else 0.0
+
+
+def _takes_all(event: Round, sample_known: bool) -> bool:
+  """Whether every record is in every sample, for certain."""
+  analysis = sampling_analysis(event.sampling)
+  attained = analysis.attained(event.sampling, sample_known)
+  return analysis.takes_all(event.sampling) and attained is not None
 
 
 def _other_sums(row: _Row, relation: Relation) -> float:
