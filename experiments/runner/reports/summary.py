@@ -10,12 +10,12 @@ from experiments.runner import files
 from experiments.runner.reports.statements import not_private
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.runs.workdir import Workdir
-from jdp.federated.runs.budget import COST, NO_COST
+from jdp.federated.runs.budget import COST, COST_BY, NO_COST
 from jdp.models import load_params
 
 PyTree = Any
 Row = dict[str, Any]
-_NO_METRICS = {"round", COST, NO_COST}
+_NO_METRICS = {"round", COST, NO_COST, COST_BY}
 
 
 def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -19,8 +19,8 @@ from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger
 
-COST, NO_COST = "central_epsilon", "no_central_epsilon"
-"""In a row of metrics: what a run has cost; and where that is None, why."""
+COST, NO_COST, COST_BY = "central_epsilon", "no_central_epsilon", "central_epsilon_by"
+"""In a row of metrics: what a run has cost; where that is None, why; and by which accountant."""
 
 _ENOUGH = 0.98  # the share of the rounds that the noise allows, which the slots must allow too
 _UNNOTICED = 1e-3  # the share of delta that overflows may take without a further look
@@ -103,18 +103,16 @@ def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
   A filter's epsilon is its own. It is None if there is no guarantee, and the row then says why.
   """
   if budget.privacy_filter is not None:
+    epsilon, by = budget.privacy_filter.epsilon, "the privacy filter"
     admitted = _admitted(budget.privacy_filter, ledger)
-    epsilon, why = (
-      budget.privacy_filter.epsilon,
-      "" if admitted else "The filter does not admit what was released.",
-    )
+    why = "" if admitted else "The filter does not admit what was released."
   elif budget.delta is not None:
     asked = ledger, budget.delta, budget.accountant
-    epsilon = central_epsilon(*asked)
+    epsilon, by = central_epsilon(*asked), f"{budget.accountant} at delta {budget.delta!r}"
     why = "" if math.isfinite(epsilon) else why_no_central_epsilon(*asked)
   else:
     return {}
-  return {COST: None, NO_COST: why} if why else {COST: epsilon}
+  return {COST: None, NO_COST: why, COST_BY: by} if why else {COST: epsilon, COST_BY: by}
 
 
 def refuse_outgrown_slots(

@@ -35,6 +35,7 @@ from jdp.federated.engine.rounds import (
 )
 from jdp.federated.runs.budget import (
   COST,
+  COST_BY,
   NO_COST,
   Budget,
   affordable,
@@ -84,7 +85,7 @@ class Result(NamedTuple):
       without a privacy filter, it holds all planned rounds.
     metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
       or a privacy filter it holds "central_epsilon" too. Where there is no guarantee, that is None,
-      and "no_central_epsilon" says why.
+      and "no_central_epsilon" says why. "central_epsilon_by" names the accountant and the delta.
       The last row of a run that was stopped early holds "stopped_early", and the epsilon of all
       planned rounds (or of the filter).
     stopped: whether the budget ended the run.
@@ -362,7 +363,9 @@ def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
   if run.early_stop is None:
     return False
   return bool(
-    run.early_stop([{k: v for k, v in row.items() if k not in (COST, NO_COST)} for row in rows])
+    run.early_stop(
+      [{k: v for k, v in row.items() if k not in (COST, NO_COST, COST_BY)} for row in rows]
+    )
   )
 
 

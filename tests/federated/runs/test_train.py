@@ -115,6 +115,7 @@ def test_a_run_is_the_loop_by_hand(tmp_path, kept):
       "round": progress.round,
       "first": float(params[0]),
       "central_epsilon": accounting.epsilon(ledger, DELTA),
+      "central_epsilon_by": f"tightest at delta {DELTA!r}",
     }
     since = [by_hand[2] for by_hand in BY_HAND[: progress.round]][
       -3 if progress.round < 7 else -1 :
