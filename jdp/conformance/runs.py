@@ -75,7 +75,7 @@ def run_subject(
   first, second = clients
   events = jax.jit(lambda key, own: run(key, own)[1])(jax.random.key(0), clients[first])
   ledger = Ledger().extend((event, 1) for of_round in events_by_round(events) for event in of_round)
-  stated = accounting.epsilon(ledger, delta, relation=Relation(relation), accountant="pld")
+  stated = accounting.epsilon(ledger, delta, relation=Relation(relation))
 
   def release(key: jax.Array, own: Any) -> jax.Array:
     return run(key, own)[0]

@@ -41,7 +41,7 @@ def random_allocation(
 
   Formal guarantee: the event is a `RandomAllocation`, analysed under add/remove, zero-out or
   replace-one. An epoch costs at most k unsampled releases. Of Gaussian sums under add/remove or
-  zero-out, accountant="pld" charges less, as the subsets are not seen (arXiv 2502.08202). The
+  zero-out it is charged less, as the subsets are not seen (arXiv 2502.08202). The
   rounds of an unfinished epoch count as the whole of it. Records choose independently of each
   other, so nobody's rounds change when one leaves.
 

@@ -113,7 +113,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch,
   whatever the others picked. So a whole epoch costs one unsampled release, under add/remove,
   zero-out or replace-one. The rounds of an unfinished epoch count as the whole of it. Of Gaussian
-  sums under add/remove or zero-out, accountant="pld" charges less, as the picks are not seen.
+  sums under add/remove or zero-out it is charged less, as the picks are not seen.
   For any k of t rounds, see `random_allocation`.
 
   A sample larger than the capacity loses the members with the highest numbers, whatever they hold.
