@@ -15,7 +15,6 @@ reports two kinds of memory: that of the compiled program, and the process's pea
 
 import functools
 import json
-import pathlib
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -278,28 +277,22 @@ def whole_run(name: str, dim: int) -> dict[str, Any]:
   }
 
 
-def _append(row: Mapping[str, Any]) -> None:
-  if harness.JSON.value:
-    with pathlib.Path(harness.JSON.value).open("a") as file:
-      file.write(json.dumps(row) + "\n")
-
-
 def main(argv: Sequence[str]) -> None:
   """Prints the tables of what it measured or of a file, or the memory of a whole run."""
   del argv
   if _TABLE.value:
-    print(tables([json.loads(x) for x in pathlib.Path(_TABLE.value).read_text().splitlines()]))
+    print(tables(harness.read(_TABLE.value)))
     return
   if _WHOLE_RUN.value:
     row = whole_run(_WHOLE_RUN.value, 1_360_000)
-    _append(row)
+    harness.append(row, harness.JSON.value)
     print(json.dumps(row, indent=2))
     return
   rows = []
   models_by_name = _models()
   for name in _MODELS.value:
     rows.append(measure(name, models_by_name[name], harness.ROUNDS.value))
-    _append(rows[-1])
+    harness.append(rows[-1], harness.JSON.value)
   print(tables(rows))
 
 

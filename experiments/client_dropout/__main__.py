@@ -11,6 +11,7 @@ beside the publication's claims.
 
 import dataclasses
 
+from experiments.client_dropout import correlated
 from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
 from experiments.runner import processes
@@ -30,6 +31,8 @@ class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOption
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
   problem = image_problem(options, arrange=grouped, precision=options.precision)
+  if options.correlated_groups is not None:
+    correlated.check(options, problem)
   plan = make_noise_plan(options, problem)
   settings = make_settings(options, problem, plan)
   sweep = Sweep(

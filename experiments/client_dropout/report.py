@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.client_dropout import errors, masked, privacy
+from experiments.client_dropout import correlated, errors, masked, privacy
 from experiments.client_dropout.settings import INTEGERS, LABELS, LOST, NoisePlan, lines
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
@@ -71,6 +71,14 @@ def _parts(
     yield Part("Floats and integers", _floats_and_integers(options, problem, plan, rows))
   if options.masked_clients is not None:
     yield Part("Sums that open under masks", _masked(workdir, options, problem, plan))
+  if options.correlated_groups is not None:
+    yield Part("Correlated integers in training", _correlated(workdir, options, problem))
+    of_sums = {"errors_of_sums": correlated.errors_figure(options, problem)}
+    yield Part(
+      "Errors of correlated integers", _correlated_errors(workdir, options, problem), of_sums
+    )
+    yield Part("Exact epsilons of small runs", _enumerated(workdir))
+    yield Part("Bytes of correlated integers", _correlated_bytes(options, problem))
   yield Part("The publication's comparison", _claims())
   yield Part("Variances of the noise", _variances())
   published = {"epsilon_published_setting": privacy.rounds_figure()}
@@ -226,6 +234,52 @@ report and a calibration. Milliseconds are the processor's, of all parties' work
 clients, without network and key agreement.
 
 {masked.masked_table(options, problem, rows)}"""
+
+
+def _correlated(workdir: Workdir, options: Any, problem: LearningProblem) -> str:
+  train = partial(correlated.trained, options, problem, workdir.path)
+  cases = list(itertools.product(correlated.NOISES, options.dropouts))
+  rows = kept_rows(cases, train, workdir.path / "correlated.jsonl")
+  return f"""{problem.num_users} users in {options.correlated_groups} groups that take turns, for
+{options.num_rounds} rounds, with noise by all users in every round, for up to
+{percent(options.max_dropout, 0)} lost. Those who are lost leave for good, each before a round drawn
+at random. One repetition. The error is that of a coordinate of the sum over rounds, by theory, root
+mean square over the rounds. Epsilon is that of the tightest accountant, under zero-out.
+
+{correlated.training_table(rows)}"""
+
+
+def _correlated_errors(workdir: Workdir, options: Any, problem: LearningProblem) -> str:
+  def compute(_: None) -> Any:
+    return correlated.error_rows(options, problem.num_users)
+
+  (rows,) = kept_rows([None], compute, workdir.path / "correlated_errors.jsonl")
+  return f"""The error of the sums over rounds by that of a central run with the same strategy and
+guarantee, which nobody's loss touches: root mean square over {options.num_rounds} rounds. Measured
+on one run without records.
+
+{correlated.error_table(rows)}"""
+
+
+def _enumerated(workdir: Workdir) -> str:
+  cases = correlated.ENUMERATED
+  rows = kept_rows(cases, correlated.enumeration_row, workdir.path / "enumerated.jsonl")
+  (coarse,) = kept_rows([None], correlated.coarse_row, workdir.path / "coarse.jsonl")
+  return f"""Runs on one number, by the probabilities of all sums that the server may see.
+
+{correlated.enumeration_table(rows)}
+
+One client, of a variance of 2 in units of the grid, and records of 1 at most in two rounds, on a
+lattice that is too coarse for the query:
+
+{table(["rounding of the half", "exact ε"], [[name, f"{found:.3f}"] for name, found in coarse])}"""
+
+
+def _correlated_bytes(options: Any, problem: LearningProblem) -> str:
+  return f"""What one of {problem.num_users} clients sends in a round, beside the keys of secure
+aggregation.
+
+{correlated.bytes_table(options, problem)}"""
 
 
 def _variances() -> str:

@@ -84,7 +84,9 @@ class DropoutOptions:
     check=_validate.probability,
   )
   max_dropout: float = option(
-    0.5, "The largest dropout that excess noise suffices for.", check=_validate.probability
+    0.5,
+    "The largest dropout that excess noise, or correlated integers, suffice for.",
+    check=_validate.probability,
   )
   min_clients: int = option(
     2, "Rounds with fewer clients at any stage are abandoned.", check=_count
@@ -132,6 +134,13 @@ class DropoutOptions:
     (0.5,),
     "Shares of a client's neighbours that must answer for the sum to open; a training for each.",
     check=_validate.probability,
+  )
+  correlated_groups: int | None = option(
+    None,
+    "Users train once more in so many groups that take turns, on integers with noise by all users: "
+    "independent, and correlated by as many bands. Default: no such training.",
+    check=_count,
+    most=1_000,
   )
   local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
   local_epochs: int = option(1, "Passes over the client's examples.", check=_count)

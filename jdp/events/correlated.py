@@ -90,6 +90,16 @@ class CorrelatedGaussianSum(EventBase):
 
 
 @event
+class DistributedCorrelatedSum(CorrelatedGaussianSum):
+  """The same, with noise by the records' owners, all of whom add some in every round.
+
+  `noise_multiplier` is that of a central run which costs as much, whoever of the owners was lost. A
+  record that is zeroed or replaced leaves its owner's noise where it is. Under add/remove it would
+  take it along, so there is no bound.
+  """
+
+
+@event
 class MinSeparationSampling(EventBase):
   """A record takes part in at most k rounds of a run, any two of them at least b apart.
 

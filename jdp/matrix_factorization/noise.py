@@ -29,6 +29,7 @@ from jax import lax
 
 from jdp import random
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.buffered import BufferedStrategy
 from jdp.matrix_factorization.strategies import Strategy
@@ -159,7 +160,8 @@ def _of_tree(strategy: TreeStrategy) -> NoiseSource:
 
     leaf = random.normal_like(jax.random.fold_in(key, 0), like)
     none = jax.tree.map(jnp.zeros_like, leaf)
-    level, node, replaced = lax.while_loop(ends, parent, (jnp.int32(0), leaf, none))
+    begun = jnp.int32(0), *vary_like((leaf, none), key, t, estimates)
+    level, node, replaced = lax.while_loop(ends, parent, begun)
     row = jax.tree.map(lambda x, y, more: x - y - more, node, replaced, rounding)
     estimates = jax.tree.map(
       lambda x, new: lax.dynamic_update_index_in_dim(x, new, level, 0), estimates, node

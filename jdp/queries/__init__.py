@@ -5,6 +5,7 @@ from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import SumQuery
 from jdp.queries.correlated_sum import correlated_gaussian_sum
 from jdp.queries.distributed.calibrated_integers import distributed_integers
+from jdp.queries.distributed.correlated_integer_sums import correlated_integers
 from jdp.queries.distributed.float_sums import distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
@@ -23,6 +24,7 @@ __all__ = [
   "calibrated",
   "central",
   "correlated_gaussian_sum",
+  "correlated_integers",
   "dimension_adjusted_noise",
   "discrete_sum",
   "distributed_integers",

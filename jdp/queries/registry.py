@@ -28,6 +28,7 @@ from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.correlated_sum import correlated_gaussian_sum
 from jdp.queries.distributed.calibrated_integers import IntegerSum, distributed_integers
+from jdp.queries.distributed.correlated_integer_sums import CorrelatedIntegers, correlated_integers
 from jdp.queries.distributed.float_sums import DistributedSum, distributed_sum
 from jdp.queries.distributed.integer_sums import discrete_sum
 from jdp.queries.distributed.noise_schemes import uncalibrated
@@ -123,6 +124,24 @@ def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
     return query.finalize(key, state, total, counts)
 
   return SumQuery(query.init, query.encode, finalize)
+
+
+def _run_of_integers(query: CorrelatedIntegers, num_clients: int) -> SumQuery:
+  """All rounds of a run of clients who are never lost, on one sample, as C G + Z.
+
+  The event is that of the last round (`_whole_run`).
+  """
+  present = jnp.ones((2, num_clients), bool)
+
+  def finalize(key, state, total):
+    results = []
+    for round_key in jax.random.split(key, query.plan.num_rounds):
+      result, event, state = query.finalize(round_key, state, total, present)
+      results.append(result)
+    matrix = jnp.asarray(query.strategy.matrix(), jnp.float32)
+    return jnp.matmul(matrix, jnp.stack(results), precision="highest"), event, state
+
+  return SumQuery(query.init, query.encode, finalize, public=query.public)
 
 
 def _reference_query(
@@ -249,6 +268,17 @@ def _register_own() -> None:
       distributed_integers(_LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12), 2
     ),
     factory=distributed_integers,
+    others=((-_LARGE_RECORD, 1.0),),
+  )
+  register(
+    "correlated_integers",
+    lambda: _run_of_integers(
+      correlated_integers(
+        _LARGE_RECORD, 1.0, 1.7, square_root_toeplitz(2), num_clients=2, modulus_bits=14
+      ),
+      2,
+    ),
+    factory=correlated_integers,
     others=((-_LARGE_RECORD, 1.0),),
   )
   register(

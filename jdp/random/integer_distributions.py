@@ -63,7 +63,7 @@ def discrete_gaussian(stddev: float) -> AliasTable:
   for _ in range(last):
     weights.append(weights[-1] * ratio >> _BITS)
     ratio = ratio * step >> _BITS
-  return _alias_table(weights)
+  return _alias_table(_of_both_signs(weights))
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,7 +72,7 @@ def discrete_laplace(scale: float) -> AliasTable:
   ratio, weights = _exp_fixed_point(1 / Fraction(scale)), [_ONE]
   for _ in range(_last_magnitude("scale", scale, scale * LARGEST_LAPLACE)):
     weights.append(weights[-1] * ratio >> _BITS)
-  return _alias_table(weights)
+  return _alias_table(_of_both_signs(weights))
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,7 +90,7 @@ def skellam(variance: float) -> AliasTable:
     above, at = at, above + 2 * x * v.denominator * at // v.numerator
     values.append(at)
   values.reverse()  # now of the magnitudes 0, 1, ...
-  return _alias_table([value * _ONE // values[0] for value in values[: last + 1]])
+  return _alias_table(_of_both_signs([value * _ONE // values[0] for value in values[: last + 1]]))
 
 
 def realised(table: AliasTable) -> list[Fraction]:
@@ -108,13 +108,32 @@ def realised(table: AliasTable) -> list[Fraction]:
   ]
 
 
-def _alias_table(weights: list[int]) -> AliasTable:
-  """The table of the symmetric distribution with these weights of the magnitudes 0, 1, ...
+@functools.cache
+def about_fractions(denominator: int, variance: float, farthest: int) -> AliasTable:
+  """Tables of P(x) proportional to e^(-(x - f/K)^2 / (2 variance)), for each f = 0, ..., K - 1.
 
-  A weight counts for each of the magnitude's two signs.
+  They hold x + `farthest` for |x| <= farthest in place of magnitudes: rows [K, 2^k, 3], and rests
+  [K, last, REST_WORDS].
   """
+  scale = 2 * Fraction(variance) * denominator**2
+  tables = [
+    _alias_table(
+      [_exp_fixed_point((x * denominator - f) ** 2 / scale) for x in range(-farthest, farthest + 1)]
+    )
+    for f in range(denominator)
+  ]
+  return AliasTable(*map(np.stack, zip(*tables, strict=True)))
+
+
+def _of_both_signs(weights: list[int]) -> list[int]:
+  """The weights of magnitudes, of which each but 0 has two signs."""
+  return [weights[0], *(2 * weight for weight in weights[1:])]
+
+
+def _alias_table(weights: list[int]) -> AliasTable:
+  """The table of the distribution with these weights of 0, 1, ..."""
   size = 1 << len(weights).bit_length()
-  exact = _apportioned([weights[0], *(2 * w for w in weights[1:])], size * _WORD * _REST)
+  exact = _apportioned(weights, size * _WORD * _REST)
   rests = [mass % _REST for mass in exact]
   masses = [mass // _REST for mass in exact] + [sum(rests) // _REST]
   masses += [0] * (size - len(masses))

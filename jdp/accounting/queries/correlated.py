@@ -7,7 +7,7 @@ there were at least m runs, and m are charged. Runs of different plans are compo
 
 The statements are numbered and proved in `docs/theory/correlated_noise.md`: a run is one release
 (4.1), its sensitivity (4.2), other sums of the same samples (4.3), amplification under cyclic
-Poisson sampling (4.4), what data sets attain (4.5).
+Poisson sampling (4.4), what data sets attain (4.5), noise by the records' owners (4.6, 4.7).
 """
 
 import math
@@ -20,7 +20,7 @@ from jdp.accounting.amplification import check_known, check_stays
 from jdp.accounting.analysis import Pattern, QueryAnalysis, shared_fields
 from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
-from jdp.events import CorrelatedGaussianSum, Round
+from jdp.events import CorrelatedGaussianSum, DistributedCorrelatedSum, Round
 from jdp.guarantees import Relation
 
 
@@ -94,6 +94,8 @@ def _one_run(
   if math.isinf(others) or any(part.noise_multiplier == 0 for part in plan):
     return DominatingPair(NON_PRIVATE, ()), 1
   sampling: Any = rows[0].event.sampling
+  if not all(dominating_pairs.is_central(part) for part in plan):
+    _check_owners_stay(relation)
   check_stays(sampling, relation, " with correlated noise")
   if sample_known:
     check_known(sampling, relation)
@@ -230,6 +232,23 @@ def _sensitivity(plan: CorrelatedGaussianSum, pattern: Pattern, reached: int) ->
   return min(bounds)
 
 
+def _check_owners_stay(relation: Relation) -> None:
+  """Refuses the relation under which a record's owner takes noise along (Statement 1.6)."""
+  if relation is Relation.ADD_REMOVE:
+    raise ValueError(
+      "Expected relation zero_out or replace_one for DistributedCorrelatedSum, got add_remove: a "
+      "record's owner who leaves takes its noise along; declare zero_out, under which the owner "
+      "stays and contributes zero."
+    )
+
+
+def _distributed_correlated_sum(
+  query: DistributedCorrelatedSum, relation: Relation, declared: Relation
+) -> DominatingPair:
+  _check_owners_stay(relation)
+  return _correlated_gaussian_sum(query, relation, declared)
+
+
 def _correlated_gaussian_sum(
   query: CorrelatedGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
@@ -246,5 +265,11 @@ register_query(
     composed=run_pairs,
     composes_groups=True,
     composed_attained=attained_runs,
+  ),
+)
+register_query(
+  DistributedCorrelatedSum,
+  QueryAnalysis(
+    _distributed_correlated_sum, adds_up=True, composed=run_pairs, composes_groups=True
   ),
 )

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from jdp import _validate
 from jdp._arguments import Arrays, checked
+from jdp._loop_carries import vary_like
 from jdp.events import SkellamSum
 from jdp.queries.base import PyTree
 from jdp.queries.distributed.integer_sums import DiscreteState, encoding, first_state
@@ -163,7 +164,7 @@ def _units_of_noise(
   Each digit of the number is so many draws of its own variance. All digits beyond the last variance
   that a table holds count as one.
   """
-  total = jnp.zeros(dim, jnp.int32)
+  total = vary_like(jnp.zeros(dim, jnp.int32), key, number)
   for place in range(0, most.bit_length(), _DIGIT):
     variance = math.ldexp(unit, place)
     beyond = math.ldexp(variance, _DIGIT) > _MOST

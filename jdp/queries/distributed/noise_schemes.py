@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from jdp import _validate, random
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.queries.base import PyTree
 
 # int32 [2 + calibrations]: how many clients were announced, reported, and answered each calibration
@@ -159,7 +160,8 @@ def excess(max_dropout: float) -> NoiseScheme:
       variance = jnp.where(k == 0, 1 / kept, 1 / (_at_least_one(n - k + 1) * kept))
       return jax.tree.map(jnp.add, total, normal_like(jax.random.fold_in(key, k), like, variance))
 
-    return jax.lax.fori_loop(first, last + 1, add, zeros_like(like))
+    nothing = vary_like(zeros_like(like), key, n, first, last)
+    return jax.lax.fori_loop(first, last + 1, add, nothing)
 
   def report(key, like, n):
     return components(key, like, n, 0, tolerated(n))
