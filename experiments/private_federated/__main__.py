@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+import jax
+
 from experiments.private_federated.limits import (
   LEAST_SHARE,
   MAGNITUDES,
@@ -39,7 +41,13 @@ from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
 from jdp.federated import private_federated
 from jdp.guarantees import Unit
-from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf, separated
+from jdp.mechanisms import (
+  LocalMechanism,
+  compressed_priv_unit,
+  priv_unit,
+  priv_unit_linf,
+  separated,
+)
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
@@ -49,6 +57,8 @@ _DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[i
   "priv_unit": (priv_unit, lambda _: 1.0),
   "priv_unit_linf": (priv_unit_linf, math.sqrt),
 }
+
+_SHARING = 256  # clients of a chunk, for which the table of candidates is made once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +82,12 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
     "How directions are released: in the L2 norm, or in the L-infinity norm, which suits "
     "--server_optimizer=mirror.",
     choices=tuple(_DIRECTIONS),
+  )
+  uplink: str = option(
+    "plain",
+    "What a client sends of a direction: the vector, or the number of a public candidate, which "
+    "takes few bits and more time. It is for epsilons up to about 16.",
+    choices=("plain", "compressed"),
   )
   epsilon_magnitude: float = option(
     10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon
@@ -179,8 +195,7 @@ def _local_rows(
 ) -> Iterator[NoisySetting]:
   """The run at an eps1, and those that lack a part of what limits it."""
   bound, size = options.max_update_norm, plan.sampler.expected_size
-  make_direction, longest = _DIRECTIONS[options.direction_mechanism]
-  direction = make_direction(problem.dim, epsilon)
+  direction, longest = _direction(options, problem.dim, epsilon)
   mechanism = separated(direction, _magnitude(options))
   # A projection to the longest release changes none, so the average stays unbiased.
   largest = mechanism.max_norm * longest(problem.dim)
@@ -200,6 +215,21 @@ def _local_rows(
     own_query, own_mechanism, *errors = lacking[part]
     names, private = local_names(epsilon, part), part != "central_noise"
     yield NoisySetting(make(*names, own_query, own_mechanism, private=private), *errors)
+
+
+def _direction(
+  options: PrivateFederatedOptions, dim: int, epsilon: float
+) -> tuple[LocalMechanism, Callable[[int], float]]:
+  """The mechanism of directions, and its bound of `_DIRECTIONS`."""
+  make, longest = _DIRECTIONS[options.direction_mechanism]
+  if options.uplink == "compressed":
+    if options.direction_mechanism != "priv_unit":
+      raise ValueError(
+        "Expected --direction_mechanism=priv_unit with --uplink=compressed, got "
+        f"{options.direction_mechanism}; leave --uplink out."
+      )
+    make = partial(compressed_priv_unit, table_key=jax.random.key(0))  # any public key
+  return make(dim, epsilon), longest
 
 
 def _magnitude(options: PrivateFederatedOptions) -> LocalMechanism:
@@ -235,7 +265,10 @@ def _setting(
     diagnose=options.diagnostics,
   )
   public = problem.public(Unit.USER) if name != "none" else ""
-  return Setting(name, label, make(**layout_of(options)), private=private, public=public, make=make)
+  layout = layout_of(options)
+  if options.uplink == "compressed" and layout["chunk_size"] is None:
+    layout["chunk_size"] = _SHARING
+  return Setting(name, label, make(**layout), private=private, public=public, make=make)
 
 
 EXPERIMENT = Experiment("private_federated", PrivateFederatedOptions, prepare)

@@ -30,6 +30,7 @@ from experiments.runner.reports.tables import epsilon, metric, metric_titles, pr
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
+from jdp.accounting.local.compressed_priv_unit import shortest_law
 from jdp.guarantees import Observer, rounded_up
 
 Histories = Mapping[str, Sequence[Sequence[Row]]]
@@ -278,11 +279,20 @@ def _measured(options: Any, problem: LearningProblem, plan: Plan, summary: Seque
     "rounds": rounds_done(summary),
     "budget": "none" if budget is None else f"central ε = {rounded_up(budget)}; see rounds",
     "repetitions": options.seeds,
+    "a direction on its way": _sent(options, problem.dim),
   }
   return f"""The last model of each run, on data of nobody who takes part. Means over repetitions,
 each with its own samples and noise; ± is the 95 % interval of Student's t.
 
 {properties(facts)}"""
+
+
+def _sent(options: Any, dim: int) -> str:
+  """What a client sends of a direction."""
+  if options.uplink == "plain":
+    return f"{4 * dim:,} bytes"
+  counts = [shortest_law(dim, eps1).num_candidates for eps1 in options.epsilon_directions]
+  return ", ".join(f"{count.bit_length() - 1}" for count in counts) + " bits, and a seed of 16"
 
 
 def _noise_errors(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> str:

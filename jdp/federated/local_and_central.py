@@ -39,12 +39,13 @@ def private_federated(
 ) -> FederatedAlgorithm:
   """Federated learning with local and central privacy.
 
-  Formal guarantees, both per user and from the ledger. *Central*, to whoever sees the
-  released models: a subsampled Gaussian if `query` is a
-    Gaussian sum.
-  *Local*, against the server: each of a user's releases costs the mechanism's
-    guarantee, and they add up over at most `sampler.max_participations` rounds. Sampling does not
-    amplify it, as the server sees who reports.
+  There are two formal guarantees for each user, both from the ledger:
+
+  * *Central*, to whoever sees the released models: a subsampled Gaussian if `query` is a Gaussian
+    sum.
+  * *Local*, against the server: each of a user's releases costs the mechanism's guarantee, and they
+    add up over at most `sampler.max_participations` rounds. Sampling does not amplify it, as the
+    server sees who reports.
 
   Args:
     local_update: what a client computes (`jdp.federated.engine.local_training`).

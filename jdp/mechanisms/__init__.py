@@ -6,6 +6,7 @@ from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.grid import on_grid
 from jdp.mechanisms.hemisphere_sampling import hemisphere
 from jdp.mechanisms.priv_unit_gaussian import priv_unit_g
+from jdp.mechanisms.priv_unit_index import compressed_priv_unit
 from jdp.mechanisms.priv_unit_infinity import priv_unit_linf
 from jdp.mechanisms.priv_unit_l2 import priv_unit, published_split
 from jdp.mechanisms.proj_units import fast_proj_unit, proj_unit
@@ -16,6 +17,7 @@ from jdp.mechanisms.streaming import stream_sum, unrounded_stream_sum
 __all__ = [
   "LocalMechanism",
   "SeparatedReport",
+  "compressed_priv_unit",
   "fast_proj_unit",
   "gaussian",
   "hemisphere",

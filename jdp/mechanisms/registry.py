@@ -18,6 +18,7 @@ from jdp.mechanisms.base import LocalMechanism, Report
 from jdp.mechanisms.grid import on_grid
 from jdp.mechanisms.hemisphere_sampling import hemisphere
 from jdp.mechanisms.priv_unit_gaussian import priv_unit_g
+from jdp.mechanisms.priv_unit_index import compressed_priv_unit
 from jdp.mechanisms.priv_unit_infinity import priv_unit_linf
 from jdp.mechanisms.priv_unit_l2 import priv_unit
 from jdp.mechanisms.proj_units import fast_proj_unit, proj_unit
@@ -232,6 +233,10 @@ def _fast_proj_unit(setting: Setting, **shared: jax.Array) -> LocalMechanism:
   return fast_proj_unit(setting.dim, setting.epsilon, setting.num_projections, **shared)
 
 
+def _compressed_priv_unit(setting: Setting) -> LocalMechanism:
+  return compressed_priv_unit(setting.dim, setting.epsilon, table_key=setting.shared_key)
+
+
 def _scalar_rel_dp(setting: Setting) -> LocalMechanism:
   return scalar_rel_dp(setting.epsilon, 1.0, num_levels=4, min_value=0.1)
 
@@ -259,6 +264,9 @@ def _register_own() -> None:
   register("priv_unit", lambda s: priv_unit(s.dim, s.epsilon), factory=priv_unit, **directions)
   register(
     "priv_unit_g", lambda s: priv_unit_g(s.dim, s.epsilon), factory=priv_unit_g, **directions
+  )
+  register(
+    "compressed_priv_unit", _compressed_priv_unit, factory=compressed_priv_unit, **directions
   )
   register("priv_unit_on_grid", _half_stddev_grid, **grid, **directions)
   register("proj_unit", _proj_unit, factory=proj_unit, projects=True, **directions)

@@ -11,6 +11,7 @@ import numpy as np
 
 from jdp import _validate, random
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
@@ -127,7 +128,8 @@ def scalar_rel_dp(
     rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # also 0 for NaN
-    lower = jnp.searchsorted(jnp.asarray(levels[1:-1]), value, side="right")
+    inner = vary_like(jnp.asarray(levels[1:-1]), value)  # JAX searches it in a loop
+    lower = jnp.searchsorted(inner, value, side="right")
     low, high = jnp.asarray(levels)[lower], jnp.asarray(levels)[lower + 1]
     up = jax.random.uniform(rounding_key) < (value - low) / (high - low)
     return _respond(

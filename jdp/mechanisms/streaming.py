@@ -10,6 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows, sum_while
 
@@ -155,7 +156,7 @@ def unrounded_stream_sum(
     def group_sum(group):
       start = group * blocks
       own_turns = jnp.minimum(blocks, num_turns - start)
-      nothing = jnp.zeros(shape, jnp.float32)
+      nothing = vary_like(jnp.zeros(shape, jnp.float32), key_data, weights, table)
       return lax.fori_loop(0, own_turns, lambda i, total: total + block_sum(start + i), nothing)
 
     part = block_sum if blocks == 1 else group_sum
@@ -169,7 +170,7 @@ def unrounded_stream_sum(
     mesh=mesh,
     in_specs=everywhere,
     out_specs=everywhere,
-    # Mechanisms begin loops of their own with constants, which would have to be declared varying.
+    # With the check on, JAX would refuse a user's mechanism that begins a loop with a constant.
     check_vma=False,
   )
   return shares_sum(key_data, weights, table)

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from jdp import random
+from jdp._loop_carries import vary_like
 from jdp.accounting.local.priv_unit_linf import Cube, log_probability
 from jdp.mechanisms.draws.quantiles import anywhere_or_top
 
@@ -49,7 +50,7 @@ class _CountDistribution(NamedTuple):
       reached = (own_high < high) | ((own_high == high) & (own_low <= low))
       return jnp.where(reached & (trial < size), trial, index)
 
-    return self.start + lax.fori_loop(0, steps, bisect, jnp.int32(0))
+    return self.start + lax.fori_loop(0, steps, bisect, vary_like(jnp.int32(0), high, low))
 
 
 def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
@@ -110,7 +111,8 @@ def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
     chosen = chosen | (candidates & (words < bound))
     return turn + 1, chosen, candidates & (words == bound), missing - below
 
-  start = jnp.int32(0), jnp.zeros(size, bool), jnp.ones(size, bool), jnp.asarray(count, np.int32)
+  sets = jnp.zeros(size, bool), jnp.ones(size, bool), jnp.asarray(count, np.int32)
+  start = jnp.int32(0), *vary_like(sets, key, count)
   _, chosen, candidates, missing = lax.while_loop(undecided, draw, start)
   return chosen | (candidates & (missing > 0))
 
@@ -135,7 +137,6 @@ def _largest_bound(
     fits = under <= count
     return bit - 1, jnp.where(fits, trial, bound), jnp.where(fits, under, below)
 
-  _, bound, below = lax.while_loop(
-    unfinished, set_bit, (jnp.int32(_TOP_BIT), jnp.uint32(0), jnp.int32(0))
-  )
+  nothing = vary_like((jnp.uint32(0), jnp.int32(0)), words, candidates, count)
+  _, bound, below = lax.while_loop(unfinished, set_bit, (jnp.int32(_TOP_BIT), *nothing))
   return bound, below
