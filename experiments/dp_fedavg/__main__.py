@@ -29,6 +29,7 @@ from experiments.dp_fedavg.averages import (
   taken_as_public,
 )
 from experiments.dp_fedavg.report import report_averaging
+from experiments.dp_fedavg.selection import SelectionOptions, paid, run_selection
 from experiments.runner import processes
 from experiments.runner.cohorts import GhostNormOptions, layout_of
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
@@ -64,7 +65,9 @@ _CONCERNED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class DPFedAvgOptions(TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions):
+class DPFedAvgOptions(
+  TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions, SelectionOptions
+):
   """The options of this experiment."""
 
   runs: tuple[str, ...] = option(
@@ -145,6 +148,8 @@ def prepare(options: DPFedAvgOptions) -> Work:
   for unit in (_UNITS[run] for run in options.runs if run in _UNITS):
     delta = central_delta(options, problem.num_records(unit))
     check_prior(problem.prior, unit, delta, options)
+  if options.select is not None:
+    return _selection(options, problem)
   rows = make_rows(options, problem)
   settings, delta = [row.setting for row in rows], central_delta(options, problem.num_users)
 
@@ -160,6 +165,23 @@ def prepare(options: DPFedAvgOptions) -> Work:
     )
 
   return work
+
+
+def _selection(options: DPFedAvgOptions, problem: LearningProblem) -> Work:
+  """The work of a choice among the private settings."""
+  own = dataclasses.replace(options, runs=("private",))
+  rows = make_rows(paid(own, problem), problem)
+  if any(row.options.clipping == "adaptive" for row in rows):
+    raise ValueError(
+      "Expected --clipping of flat or per_layer with --select, got adaptive: its events follow the "
+      "data, and each run would have others."
+    )
+  grid = [row.setting for row in rows]
+  alone = []
+  if options.select_beside:
+    single = make_rows(dataclasses.replace(own, vary=()), problem)
+    alone = [row.setting for row in single + make_rows(own, problem)]
+  return lambda workdir: run_selection(workdir, options, problem.completed(workdir), grid, alone)
 
 
 def _start_warm(options: DPFedAvgOptions, path: str, problem: LearningProblem) -> LearningProblem:

@@ -36,10 +36,13 @@ class Export(NamedTuple):
     overflow_probability: the sum over all rounds of the probability that a sample outgrew its
       capacity. A `DpEvent` has no place for it. At epsilon, add `(1 + e^epsilon)` times it to the
       delta that dp_accounting computes.
+    cut: what noise that ends adds to delta (statement 5.5 of `docs/theory/float_noise.md`), for
+      which a `DpEvent` has no place either. It is 0 for noise of .19 of the sensitivity or more.
   """
 
   event: "DpEvent"
   overflow_probability: float
+  cut: float
 
 
 @checked
@@ -61,7 +64,7 @@ def to_dp_event(
     observer: server, clients or model. None: the ledger's only one.
 
   Returns:
-    The event, and the probability of overflows that belongs to it.
+    The event, and the parts of delta that belong to it.
 
   Raises:
     ImportError: if dp_accounting is not installed.
@@ -79,7 +82,7 @@ def to_dp_event(
   """
   dp = dp_accounting_or_refuse()
   if not ledger.entries:
-    return Export(dp.ComposedDpEvent([]), 0.0)
+    return Export(dp.ComposedDpEvent([]), 0.0, 0.0)
   rounds, local, _, chosen, known = events_seen(ledger, relation, observer)
   together = {
     event: count
@@ -101,7 +104,8 @@ def to_dp_event(
     parts += _counted(compose_releases(local), chosen)
   overflow = sum(count * overflow_probability(event) for event, count in rounds.items())
   counted = [dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in parts]
-  return Export(dp.ComposedDpEvent(counted), overflow)
+  cut = compose_rounds(rounds, chosen, sample_known=known).cut
+  return Export(dp.ComposedDpEvent(counted), overflow, cut)
 
 
 @checked

@@ -30,6 +30,7 @@ from jdp.events.base import (
 from jdp.events.correlated import (
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
+  DistributedCorrelatedSum,
   MinSeparationSampling,
 )
 from jdp.events.queries import (
@@ -82,6 +83,7 @@ __all__ = [
   "CorrelatedGaussianSum",
   "CyclicPoissonSampling",
   "DiscreteGaussianSum",
+  "DistributedCorrelatedSum",
   "DistributedGaussianSum",
   "Event",
   "EventBase",

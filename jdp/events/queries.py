@@ -8,7 +8,7 @@ import jax
 
 from jdp import _validate
 from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
-from jdp.events.correlated import CorrelatedGaussianSum
+from jdp.events.correlated import CorrelatedGaussianSum, DistributedCorrelatedSum
 from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import WholeRunEvent
 
@@ -239,6 +239,7 @@ SumQueryEvent = (
   | DiscreteGaussianSum
   | SkellamSum
   | CorrelatedGaussianSum
+  | DistributedCorrelatedSum
 )
 """What a sum query of one round released."""
 

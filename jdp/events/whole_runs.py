@@ -14,7 +14,7 @@ class BestOfRuns(EventBase):
   """A run was repeated a random number of times, and only the releases of the best one released.
 
   Every repetition draws a setting (from a fixed distribution) and happens on the same records, with
-  fresh noise. It is scored by what it released, or by other data. The number K of repetitions is
+  fresh noise. It is scored by what it released, or by public data. The number K of repetitions is
   independent of the data, and never told (arXiv 2110.03620). With shape s it is
 
   * negative binomial, given K >= 1: P(K = k) = C(k + s - 1, k) (1 - g)^k / (g^-s - 1);
@@ -25,17 +25,20 @@ class BestOfRuns(EventBase):
   probability 1, as the rounds of a repetition say how they were sampled.
 
   Attributes:
-    rounds: the events `Round` of one repetition, whatever its setting. So none is adaptive. Their
-      relation, unit and observer are those of the event's own round.
+    rounds: the events `Round` of one repetition, or what costs as much, whatever its setting. So
+      none is adaptive. Their relation, unit and observer are those of the event's own round.
     counts: how often each of them happened in it, up to 2^53.
     mean_runs: the mean of K, >= 1.
     shape: s >= 0.
+    others: if repetitions may have had other rounds (by their setting, or by whose record is
+      protected), an event for each other list of rounds, with the same mean and shape.
   """
 
   rounds: tuple[EventBase, ...]
   counts: tuple[int, ...]
   mean_runs: float
   shape: float = 1.0
+  others: tuple[EventBase, ...] = ()
 
   def __post_init__(self):
     if not self.rounds or len(self.rounds) != len(self.counts):
@@ -59,14 +62,27 @@ class BestOfRuns(EventBase):
         "Expected rounds that were fixed before the run, got adaptive ones: other repetitions may "
         "have had others; fix their noise and sampling beforehand."
       )
+    for other in self.others:
+      if type(other) is not BestOfRuns or other.others:
+        raise ValueError(
+          f"Expected others that are BestOfRuns without others, got {type(other).__name__}; make "
+          "the event by jdp.accounting.best_of_runs."
+        )
+      if (other.mean_runs, other.shape) != (self.mean_runs, self.shape):
+        raise ValueError(
+          f"Expected others with mean_runs={self.mean_runs} and shape={self.shape}, got "
+          f"{other.mean_runs} and {other.shape}; there is one number of repetitions."
+        )
 
   @property
   def overflow_probability(self) -> float:
     """A bound on the probability that a sample outgrew its capacity, in any repetition."""
-    return self.mean_runs * sum(
+    own = self.mean_runs * sum(
       count * overflow_probability(inner)
       for inner, count in zip(self.rounds, self.counts, strict=True)
     )
+    others: tuple[Any, ...] = self.others
+    return max([own, *(other.overflow_probability for other in others)])
 
 
 @event

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from jdp import _validate, accounting, random
 from jdp._arguments import Arrays, checked
-from jdp.events import GaussianSum
-from jdp.federated.engine.rounds import Server, rounds
+from jdp.events import Event, GaussianSum
+from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
-from jdp.guarantees import Relation
+from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import average, gaussian_sum
 from jdp.queries.gaussian import check_clip_and_noise
@@ -115,18 +115,61 @@ def evaluate_privately(
   >>> found.stddev, abs(found.metrics["long"] - 0.5) < 0.3, len(found.ledger)
   (0.04, True, 1)
   """
+  averages = noised_averages(
+    metric, params, clients, noise_multiplier=noise_multiplier, sampler=sampler, relation=relation
+  )
+  keys = (random.secure_key() if noise_key is None else noise_key, random.secure_key())
+  clients = jax.tree.map(jnp.asarray, clients)
+  values, events = averages.release(keys, params, clients)
+  for event in events:
+    ledger = ledger.append(event)
+  return PrivateMetrics(dict(zip(averages.names, values, strict=True)), averages.stddev, ledger)
+
+
+class NoisedAverages(NamedTuple):
+  """How metrics of protected users are released.
+
+  Attributes:
+    names: of the metrics.
+    stddev: of the noise on each of them.
+    algorithm: whose round keeps the noised averages beside the parameters, which stay as they are.
+    release: (keys, parameters, clients) -> the averages, and the round's events.
+  """
+
+  names: tuple[str, ...]
+  stddev: float
+  algorithm: FederatedAlgorithm
+  release: Callable[
+    [tuple[jax.Array, jax.Array], PyTree, PyTree], tuple[list[float], tuple[Event, ...]]
+  ]
+
+
+def noised_averages(
+  metric: Metric,
+  params: PyTree,
+  clients: PyTree,
+  *,
+  noise_multiplier: float,
+  sampler: Sampler | None,
+  relation: Relation | str,
+  unit: Unit | str = Unit.USER,
+) -> NoisedAverages:
+  """The release of `evaluate_privately`, compiled once for all parameters of these shapes.
+
+  Of the parameters and the clients it reads the shapes alone. Arguments and errors are those of
+  `evaluate_privately`; `unit` is what one client is.
+  """
   _validate.non_negative(noise_multiplier=noise_multiplier)
   relation, population = Relation(relation), num_clients(clients)
   sampler = poisson(population, 1.0) if sampler is None else sampler
-  clients = jax.tree.map(jnp.asarray, clients)
   one = jax.eval_shape(lambda data: client_data(data, jnp.int32(0)), clients)
   names = tuple(jax.eval_shape(metric, params, one))
   if not names:
     raise ValueError("Expected a metric that returns name -> number, got none; return one.")
   clip_norm = math.sqrt(len(names))
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
-  unit = accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
-  stddev = noise_multiplier * clip_norm / unit
+  multiplier = accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+  stddev = noise_multiplier * clip_norm / multiplier
   check_clip_and_noise(clip_norm, stddev, "noise_multiplier times the sensitivity")
 
   def client_fn(keys, params, client):
@@ -145,13 +188,15 @@ def evaluate_privately(
     sampler,
     keep,
     relation=relation,
+    unit=unit,
   )
-  keys = (random.secure_key() if noise_key is None else noise_key, random.secure_key())
-  state, events, _ = jax.jit(algorithm.round)(*keys, algorithm.init(params), clients)
-  for event in jax.device_get(events):
-    ledger = ledger.append(event)
-  metrics = dict(zip(names, state.optimizer.tolist(), strict=True))
-  return PrivateMetrics(metrics, stddev / sampler.expected_size, ledger)
+  compiled = jax.jit(algorithm.round)
+
+  def release(keys, params, clients):
+    state, events, _ = compiled(*keys, algorithm.init(params), clients)
+    return state.optimizer.tolist(), jax.device_get(events)
+
+  return NoisedAverages(names, stddev / sampler.expected_size, algorithm, release)
 
 
 def _share(value: jax.typing.ArrayLike) -> jax.Array:

@@ -163,7 +163,8 @@ def test_both_ends_hold_what_data_sets_show():
   assert {sampling for sampling, _ in kinds} == {*SAMPLINGS} == registered
   assert {query for _, query in kinds} == {*QUERIES}
   others = {kind.__name__ for kind in events.query_event_types()} - {*QUERIES}
-  assert others == {"NonPrivate", "CorrelatedGaussianSum"}  # infinite; whole runs
+  # infinite; whole runs
+  assert others == {"NonPrivate", "CorrelatedGaussianSum", "DistributedCorrelatedSum"}
 
 
 @pytest.mark.sweep

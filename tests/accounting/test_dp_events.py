@@ -8,6 +8,7 @@ from dp_accounting import rdp
 
 from jdp import accounting
 from jdp.accounting.dp_events import from_dp_event, to_dp_event
+from jdp.accounting.float_noise import gaussian_cut
 from jdp.events import (
   BallsInBins,
   ConcentratedRelease,
@@ -175,6 +176,18 @@ def test_overflows_are_handed_on():
   ledger = rounds(PoissonSampling(0.1, 1e-9), GaussianSum(1.0, 1.0), 10)
   ledger += rounds(BallsInBins(5, True, 1e-8), GaussianSum(1.0, 1.0), 2)
   assert to_dp_event(ledger).overflow_probability == pytest.approx(3e-8, rel=1e-12)
+
+
+def test_the_cut_of_noise_that_ends_is_handed_on():
+  """What jdp states is what dp_accounting computes, and the cut, which is most of it here."""
+  ledger = rounds(PoissonSampling(1.0), GaussianSum(1.0, 0.1), 3)
+  exported = to_dp_event(ledger)
+  assert exported.cut == pytest.approx(3 * gaussian_cut(0.1), rel=1e-12)
+  accountant = dp.pld.PLDAccountant().compose(exported.event)
+  stated = accountant.get_delta(400.0) + exported.cut
+  assert exported.cut > 0.5 * stated
+  assert accounting.delta(ledger, 400.0) == pytest.approx(stated, rel=0.01)
+  assert to_dp_event(LEDGERS[0]).cut == 0
 
 
 def test_only_what_the_observer_saw_is_exported():

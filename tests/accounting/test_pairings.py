@@ -20,6 +20,7 @@ from jdp.events import (
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
   DiscreteGaussianSum,
+  DistributedCorrelatedSum,
   DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
@@ -61,6 +62,9 @@ DISTRIBUTED = DistributedGaussianSum(1.0, 2.0)
 DISCRETE, SKELLAM = DiscreteGaussianSum(3.0, 3.0, 2.0, 4, 1), SkellamSum(3.0, 3.0, 8.0, 8)
 # A run of one round, alone and beside another sum of the same sample.
 CORRELATED = CorrelatedGaussianSum(2.0, 3.0, "a strategy", 1, 1, 1, 1.0, 1, 1.0, 0)
+CORRELATED_BY_OWNERS = DistributedCorrelatedSum(
+  2.0, 3.0, "a strategy", 1, 1, 1, 1.0, 1, 1.0, 0
+)  # fmt: skip
 CORRELATED_GROUP = GroupedSums((GAUSSIAN, CORRELATED), ("sum", "correlated"))
 MIXED_NOISE = GroupedSums((GAUSSIAN, DISTRIBUTED), ("by the server", "by the clients"))
 SUMS = GroupedSums((GAUSSIAN, LAPLACE), ("gradients", "statistics"))
@@ -77,7 +81,7 @@ CENTRAL = [
   PURE,
   CONCENTRATED,
 ]
-BY_OWNERS = [DISTRIBUTED, DISCRETE, SKELLAM, MIXED_NOISE]
+BY_OWNERS = [DISTRIBUTED, DISCRETE, SKELLAM, MIXED_NOISE, CORRELATED_BY_OWNERS]
 UNPROTECTED = [NonPrivate()]
 OF_RUNS = [CORRELATED, CORRELATED_GROUP]
 QUERIES = CENTRAL + BY_OWNERS + OF_RUNS
@@ -165,6 +169,7 @@ def laws(query, relation):
     ZCDP_GROUP: (gaussian_law, math.sqrt(1 / 9 + 2 * 0.02)),
     CONCENTRATED: (gaussian_law, math.sqrt(2 * 0.05)),
     CORRELATED: (gaussian_law, 1 / 3),
+    CORRELATED_BY_OWNERS: (gaussian_law, 1 / 3),
     CORRELATED_GROUP: (gaussian_law, math.sqrt(2 / 9)),
     DISTRIBUTED: (gaussian_law, 1 / 2),
     DISCRETE: (discrete_law, 3),
@@ -212,6 +217,8 @@ def test_bounds_the_truth_or_refuses(sampling, query):
     by_coins = isinstance(sampling, PoissonSampling | CyclicPoissonSampling)
     if by_coins and query in (GAUSSIAN, AVERAGE, NESTED):
       analysed = {*analysed, "replace_one"}
+    if query == CORRELATED_BY_OWNERS:  # nor if a partial group may have another size
+      analysed = ALL - {"add_remove"}
     if query in OF_RUNS:  # never refused but where others' rounds may change
       stays = isinstance(sampling, OTHERS_STAY) or getattr(sampling, "by_identity", False)
       analysed = ALL if stays else ALL - {"add_remove"}

@@ -161,7 +161,7 @@ def _numbered(report: Report, number: int, count: int) -> Report:
   return lambda rounds, message: report(rounds, f"run {number} of {count}, {message}")
 
 
-def _public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
+def public_key(purpose: str, seed: int, repetition: int) -> jax.Array:
   """A key for randomness that no guarantee rests on, independent for each purpose of a seed."""
   return jax.random.fold_in(
     jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode())), repetition
@@ -207,10 +207,10 @@ def _make_run(
   return Run(
     name=f"{setting.name}/{seed}",
     algorithm=setting.algorithm,
-    params=sweep.init(_public_key("initial model", options.init_seed, seed)),
+    params=sweep.init(public_key("initial model", options.init_seed, seed)),
     clients=_clients(sweep, setting),
     noise_key=key,
-    data_key=_public_key("local training", options.data_seed, seed),
+    data_key=public_key("local training", options.data_seed, seed),
     evaluate=sweep.evaluate,
     delta=_delta(sweep, setting),
     max_epsilon=options.max_epsilon if setting.private else None,

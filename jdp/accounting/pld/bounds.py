@@ -46,13 +46,15 @@ class Stick(NamedTuple):
 
   def delta(self, epsilon: float) -> float:
     """The bound at one eps (of upper bounds); NaN below the window."""
-    after = int(np.searchsorted(self.losses, epsilon, side="right"))
-    if after == 0:
-      return math.nan
-    if after == len(self.losses):
-      return float(self.slack[-1])
-    value = self.mass[after] - math.exp(epsilon - self.losses[after]) * self.weight[after]
-    return float(self.scale * value + self.slack[after - 1])
+    return float(self.deltas(np.array([epsilon]))[0])
+
+  def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+    """The bounds [N] at some eps [N] (of upper bounds); NaN below the window."""
+    after = np.searchsorted(self.losses, epsilons, side="right")
+    inside = np.minimum(after, len(self.losses) - 1)
+    values = self.mass[inside] - np.exp(epsilons - self.losses[inside]) * self.weight[inside]
+    values = np.where(after < len(self.losses), self.scale * values, 0.0)
+    return np.where(after > 0, values + self.slack[np.maximum(after, 1) - 1], math.nan)
 
   def epsilon(self, delta: float) -> float:
     """Where the bound falls to delta; infinity if it does not.

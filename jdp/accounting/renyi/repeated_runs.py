@@ -64,7 +64,8 @@ def log_gamma(mean_runs: float, shape: float) -> float:
     """log of E K = shape (1 - gamma) / (gamma (1 - gamma^shape))."""
     if log_gamma == 0:
       return 0.0
-    share = -math.expm1(shape * log_gamma) / shape if shape else -log_gamma
+    # A subnormal shape would lose the quotient's digits.
+    share = -math.expm1(shape * log_gamma) / shape if shape > 1e-300 else -log_gamma
     return math.log(-math.expm1(log_gamma)) - log_gamma - math.log(share)
 
   target = math.log(mean_runs)

@@ -9,12 +9,12 @@ few hundred atoms, with which tails and spacings are planned (a sketch certifies
 * Laplace: two distributions whose centres are eps scales apart; atoms at +-eps, a density between.
 * Atoms: randomised response, of two values or of a value and a uniform answer; pure releases,
   which post-process one bit's response (arXiv 1311.0776).
-* Releases of which Renyi divergences alone are known: `renyi`.
+* Releases of which a privacy profile alone is known, `of_profile`, or Renyi divergences, `renyi`.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -229,24 +229,38 @@ def null_response(noise: float, num_values: float, *, removed: bool) -> Pair:
 def renyi(divergences: Callable[[np.ndarray], np.ndarray]) -> Pair:
   """A pair that dominates whatever has these Renyi divergences in both directions: orders [A] > 1
   -> [A].
-
-  The least delta over orders (arXiv 2004.00010, Proposition 12) is a bound u on the hockey stick at
-  x = e^eps >= 1. The true stick is convex, so the convex minorant of u's values at some points is
-  above the true one's there, and chords between the points are above it everywhere. Below 1 the
-  stick is 1 - x + x u(1/x): losses of +-eps come in mirrored pairs. A chord from 1/x to x, of slope
-  -(1 - u(x)) / (1 + x), closes the middle.
   """
+  return of_profile(renyi_profile(divergences))
+
+
+def renyi_profile(
+  divergences: Callable[[np.ndarray], np.ndarray],
+) -> Callable[[np.ndarray], np.ndarray]:
+  """Epsilons [N] -> log of the least delta over orders (arXiv 2004.00010, Proposition 12)."""
   orders = 1 + np.geomspace(1e-3, 2.0**20, _ORDERS)
   rdp = divergences(orders)
 
-  def log_delta(epsilon):
-    return np.minimum(np.min(IMPROVED.log_delta(orders, rdp, epsilon[..., None]), axis=-1), 0.0)
+  def log_delta(epsilons: np.ndarray) -> np.ndarray:
+    each: Any = epsilons[:, None]
+    return np.min(IMPROVED.log_delta(orders, rdp, each), axis=-1)
 
+  return log_delta
+
+
+def of_profile(log_delta: Callable[[np.ndarray], np.ndarray]) -> Pair:
+  """A pair that dominates whatever has this privacy profile in both directions: epsilons [N] >= 0
+  -> log of a bound on delta [N].
+
+  That is a bound u on the hockey stick at x = e^eps >= 1. The true stick is convex, so the convex
+  minorant of u's values at some points is above the true one's there, and chords between the points
+  are above it everywhere. Below 1 the stick is 1 - x + x u(1/x): losses of +-eps come in mirrored
+  pairs. A chord from 1/x to x, of slope -(1 - u(x)) / (1 + x), closes the middle.
+  """
   farthest = 1e-6
-  while farthest < LARGEST_LOSS and log_delta(np.array(farthest)) > -_FARTHEST_NATS:
+  while farthest < LARGEST_LOSS and log_delta(np.array([farthest]))[0] > -_FARTHEST_NATS:
     farthest *= 1.3
   losses = np.linspace(0, min(farthest, LARGEST_LOSS), _POINTS)
-  x, bound = np.exp(losses), np.exp(log_delta(losses))
+  x, bound = np.exp(losses), np.exp(np.minimum(log_delta(losses), 0.0))
   slopes = scipy.optimize.isotonic_regression(np.diff(bound) / np.diff(x), weights=np.diff(x)).x
   bound = bound[-1] - np.append(np.cumsum((slopes * np.diff(x))[::-1])[::-1], 0.0)
   slopes = np.append(slopes, 0.0)

@@ -1,0 +1,4 @@
+"""Private selection: a setting is chosen among several, and the choice is paid for.
+
+Users import from `jdp.federated`.
+"""
