@@ -16,8 +16,6 @@ cohort and model, and DP-FedAvg beside pfl-research on the same device, if its P
 """
 
 import itertools
-import json
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +37,7 @@ from experiments.benchmarks.peers import networks, serve
 from experiments.benchmarks.peers.jdp_layers import clipped_sum
 from jdp import federated, mechanisms, models, sampling
 from jdp.data import Examples
-from jdp.federated.engine.cohort import default_chunk_size
+from jdp.federated.engine.default_layout import asked_layout
 from jdp.federated.engine.ghost_norms import ghost_client
 
 SMALLEST = flags.DEFINE_bool("smallest", False, "Run a few small cases.")
@@ -49,7 +47,7 @@ PyTree = Any
 Row = dict[str, Any]
 _CLIP_NORM = 1e-3  # of `clipped_sum`
 _LENGTH = 16
-_MODELS = ("logistic", "MLP", "CNN", "LSTM", "transformer")
+MODELS = ("logistic", "MLP", "CNN", "LSTM", "transformer")
 # Accelerators multiply float32 in fewer bits by default. A guarantee does not rest on that.
 _SUM_ERROR = {"cpu": 1e-4}
 
@@ -60,8 +58,8 @@ def _checks() -> Iterator[Row]:
   for name in ("default key",) if SMALLEST.value else ("default key", *jdp.random.IMPLS):
     yield from _checked_draws(name, size)
   yield _checked_sum(100 if SMALLEST.value else 10_000)
-  for name in ("LSTM",) if SMALLEST.value else _MODELS:
-    yield from _checked_ghost_norms(name, *_workload(name, 4))
+  for name in ("LSTM",) if SMALLEST.value else MODELS:
+    yield from _checked_ghost_norms(name, *workload(name, 4, small=SMALLEST.value))
 
 
 def _check(name: str, error: float, most: float) -> Row:
@@ -151,9 +149,9 @@ def _exact(tree: PyTree) -> np.ndarray:
   return np.asarray(ravel_pytree(tree)[0], np.float64)
 
 
-def _workload(name: str, clients: int) -> tuple[models.Loss, PyTree, Examples]:
-  """A model's loss, its parameters and so many clients."""
-  words, sizes = (50, {"embedding": 8, "hidden": 8}) if SMALLEST.value else (10_003, {})
+def workload(name: str, clients: int, *, small: bool) -> tuple[models.Loss, PyTree, Examples]:
+  """A model's loss, its parameters and so many clients. Language models may be small."""
+  words, sizes = (50, {"embedding": 8, "hidden": 8}) if small else (10_003, {})
   classifiers: dict[str, Callable[[], models.Model]] = {
     "logistic": lambda: models.logistic_regression(serve.SHAPE, serve.CLASSES),
     "MLP": lambda: models.from_flax(networks.NETWORKS["mlp"], serve.SHAPE),
@@ -191,7 +189,7 @@ def _comparisons() -> Iterator[tuple[str, str, partial[dict[str, harness.Case]]]
     yield "draws", "numbers", partial(_draws, size)
   for dim in (1_000,) if small else (10_000, 100_000, 1_000_000):
     yield "PrivUnit", "vectors", partial(_streams, dim)
-  for name in ("MLP",) if small else _MODELS:
+  for name in ("MLP",) if small else MODELS:
     for clients in (32,) if small else (1_000, 3_000, 10_000, 50_000):
       yield "cohorts", "clients", partial(_rounds, name, clients)
 
@@ -236,12 +234,11 @@ def _streams(dim: int) -> dict[str, harness.Case]:
 
 def _rounds(name: str, clients: int) -> dict[str, harness.Case]:
   """Rounds of DP-FedSGD of a model, without and with ghost norms."""
-  loss, params, users = _workload(name, clients)
+  loss, params, users = workload(name, clients, small=SMALLEST.value)
   cases = {}
   for kind, ghost_norms in {"": False, "ghost norms, ": True}.items():
-    chunk = min(clients, default_chunk_size(ghost_norms=ghost_norms))
-    layout = federated.CohortLayout(chunk, ghost_norms=ghost_norms)
-    title = f"{name}, {clients:,d} clients, {kind}chunks of {chunk}"
+    layout = asked_layout(None, ghost_norms=ghost_norms)
+    title = f"{name}, {clients:,d} clients, {kind}chunks by the rule"
     cases[title] = _round(loss, params, users, layout, clients)
   return cases
 
@@ -341,8 +338,7 @@ def main(argv: Sequence[str]) -> None:
   """Checks and measures, or prints a table."""
   del argv
   if TABLE.value:
-    lines = pathlib.Path(TABLE.value).read_text().splitlines()
-    print(table([json.loads(line) for line in lines]))
+    print(table(harness.read(TABLE.value)))
     return
   rows = []
   for row in itertools.chain(_checks(), _measured()):

@@ -20,9 +20,7 @@ an interval of 95 %. Its share of the best is the least of them: noise makes it 
 `--baseline=CHECKOUT` compares this checkout with another one instead, case by case.
 """
 
-import json
 import os
-import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -222,7 +220,7 @@ def main(argv: Sequence[str]) -> None:
   """
   del argv
   if TABLE.value:
-    print(table([json.loads(row) for row in pathlib.Path(TABLE.value).read_text().splitlines()]))
+    print(table(harness.read(TABLE.value)))
     return
   for task in TASKS.value:
     for model in MODELS.value:

@@ -16,7 +16,6 @@ All run on one core, and times are of processors. Memory is what the compiled pr
 its arguments, by its own analysis. Opacus's is the peak that PyTorch's allocator tells.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -275,7 +274,7 @@ def main(argv: Sequence[str]) -> None:
   """Prints the rows as they are measured, and appends them to a file if one is named."""
   del argv
   if TABLE.value:
-    print(table([json.loads(row) for row in pathlib.Path(TABLE.value).read_text().splitlines()]))
+    print(table(harness.read(TABLE.value)))
     return
   os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Before JAX counts the cores.
   print(f"{'':<40} {'case':<30} {'CPU ms':>9} {'time':>6} {'MiB':>8} {'memory':>6} {'norm':>8}")

@@ -132,6 +132,11 @@ def append(row: Mapping[str, Any], json_path: str | None) -> None:
       file.write(json.dumps(row) + "\n")
 
 
+def read(json_path: str) -> list[dict[str, Any]]:
+  """The rows of a file that `append` wrote."""
+  return [json.loads(line) for line in pathlib.Path(json_path).read_text().splitlines()]
+
+
 def machine() -> dict[str, Any]:
   """What the figures depend on: versions, devices, cores, and the load of the last minute."""
   return {

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.runner.options import option
 from jdp import _validate
 from jdp.federated import CohortLayout
-from jdp.federated.engine.cohort import default_chunk_size
+from jdp.federated.engine.default_layout import asked_layout
 
 _SUBJECT = "Devices and speed"
 _RULE = {"layout": ("rule",)}
@@ -93,5 +93,4 @@ def planned_layout(
   """`layout_of` for procedures that take a whole layout, or None for the rule."""
   if chunk_size is None and ghost_norms is None:
     return None
-  ghost = bool(ghost_norms)
-  return CohortLayout(chunk_size or default_chunk_size(ghost_norms=ghost), ghost)
+  return asked_layout(chunk_size, ghost_norms=bool(ghost_norms))

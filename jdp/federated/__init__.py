@@ -2,6 +2,7 @@
 
 `dp_fedavg` plans a private run over users, `dp_sgd` one over single examples, and `train` does it.
 It returns a `Result`, shows `Progress` to the `callbacks`, and `no_improvement` may end it.
+`private_sweep` makes many runs, and releases the best of them at a cost little above that of one.
 `evaluate_users` and `evaluate_privately` say what a model is worth to users.
 
 Every procedure is a `FederatedAlgorithm`, which `train` takes: `federated_averaging` with any
@@ -55,6 +56,7 @@ from jdp.federated.planned_fedavg import dp_fedavg
 from jdp.federated.planned_sgd import dp_sgd
 from jdp.federated.runs.run_folder import Counter, RunFolder
 from jdp.federated.runs.training import Progress, Result, train
+from jdp.federated.selection.private_selection import SelectedRun, private_sweep
 
 __all__ = [
   "ClientKeys",
@@ -69,6 +71,7 @@ __all__ = [
   "Progress",
   "Result",
   "RunFolder",
+  "SelectedRun",
   "Server",
   "ServerState",
   "ShardedClients",
@@ -99,6 +102,7 @@ __all__ = [
   "p_norm_descent",
   "per_layer_clipping",
   "private_federated",
+  "private_sweep",
   "proximal_point",
   "record_like",
   "replicate",

@@ -50,9 +50,8 @@ from jax.sharding import Mesh
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
-from jdp.federated.engine.cohort import default_chunk_size
 from jdp.federated.engine.cohort_layout import CohortLayout
-from jdp.federated.engine.default_layout import default_layout
+from jdp.federated.engine.default_layout import asked_layout, default_layout
 from jdp.federated.engine.ghost_norms import ghost_client
 from jdp.federated.engine.local_training import (
   GradientStep,
@@ -165,12 +164,9 @@ def federated_averaging(
     return _without_gradients(algorithm) if layout.ghost_norms else algorithm
 
   if ghost_norms is not None or chunk_size is not None:
-    ghost = bool(ghost_norms)
-    if chunk_size is None:
-      chunk_size = default_chunk_size(mesh, ghost_norms=ghost)
-    return made(CohortLayout(chunk_size, ghost))
+    return made(asked_layout(chunk_size, mesh, ghost_norms=bool(ghost_norms)))
 
-  plain = made(CohortLayout(default_chunk_size(mesh)))
+  plain = made(CohortLayout(None))
 
   # The rule looks at the clients' shapes, which are known when a round is traced. Layouts differ in
   # rounding. So the size of the largest client, which is anybody's, must not choose one.

@@ -9,6 +9,7 @@ import numpy as np
 
 from jdp import _validate, random
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.events import RandomAllocation
 from jdp.sampling.base import (
   Sampler,
@@ -114,4 +115,4 @@ def _integers_below(key: jax.Array, bound: jax.Array, size: int) -> jax.Array:
     value = jnp.where(drawn < 0, jnp.where(fair, (word % bound).astype(np.int32), -1), drawn)
     return value, jnp.all(value >= 0)
 
-  return until_done(key, redraw, jnp.full(size, -1, np.int32))
+  return until_done(key, redraw, vary_like(jnp.full(size, -1, np.int32), bound))

@@ -13,6 +13,7 @@ import scipy
 from jax import lax
 
 from jdp import _validate, random
+from jdp._loop_carries import vary_like
 from jdp.events import SamplingEvent
 from jdp.random.words import words
 
@@ -120,7 +121,8 @@ def until_done(
     step, value, _ = carry
     return step + 1, *attempt(jax.random.fold_in(key, step), value)
 
-  return lax.while_loop(lambda carry: ~carry[2], again, (jnp.int32(0), value, jnp.bool(False)))[1]
+  begun = jnp.int32(0), *vary_like((value, jnp.bool(False)), key, value)
+  return lax.while_loop(lambda carry: ~carry[2], again, begun)[1]
 
 
 def integers(key: jax.Array, bound: int, size: int) -> jax.Array:

@@ -11,6 +11,7 @@ from jax import lax
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.events import BallsInBins, SamplingEvent, ShuffledBatches
 from jdp.sampling.base import (
   Sample,
@@ -188,7 +189,10 @@ def _sampler(
   """
 
   def sample(key, state):
-    assignment = lax.cond(state.position == 0, assign, lambda key: state.assignment, key)
+    kept = vary_like(state.assignment, key)
+    assignment = lax.cond(
+      state.position == 0, lambda key: vary_like(assign(key), kept), lambda key: kept, key
+    )
     return batch(assignment, state.position), EpochState(
       assignment, (state.position + 1) % num_batches
     )

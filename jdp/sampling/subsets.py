@@ -7,6 +7,7 @@ from jax import lax
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp._loop_carries import vary_like
 from jdp.events import FixedSizeSampling
 from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
 
@@ -88,7 +89,7 @@ def uniform_subset(key: jax.Array, population: int, size: int) -> jax.Array:
       slots = jnp.sort(jnp.where(unfit(slots), drawn[number], slots))
       return number + 1, slots, ~jnp.any(unfit(slots))
 
-    begun = jnp.int32(0), slots, jnp.bool(False)
+    begun = jnp.int32(0), *vary_like((slots, jnp.bool(False)), slots, drawn)
     return lax.while_loop(lambda carry: (carry[0] < turns) & ~carry[2], turn, begun)[1:]
 
   return until_done(key, redraw, jnp.full(size, population, np.int32))

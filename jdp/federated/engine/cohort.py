@@ -23,6 +23,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jdp import _validate
 from jdp._arguments import checked
+from jdp.federated.engine.chunk_memory import fitting_chunk_size
 from jdp.federated.engine.sharded import (
   AXIS,
   ShardedClients,
@@ -82,7 +83,7 @@ def cohort_sum(
     data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`. Either may be
       held as `ShardedClients` over the same mesh.
     chunk_size: clients computed side by side, a matter of speed and memory only. It is at most the
-      sample's slots. None means `default_chunk_size`.
+      sample's slots. None: one on a CPU, elsewhere by memory (`chunk_memory`).
     mesh: devices along an axis named "clients". `shared` and `sample` are replicated over it, and
       so is data that is not sharded. None means the mesh in force (`jax.set_mesh`) if it has such
       an axis, else one device.
@@ -124,7 +125,7 @@ def unrounded_cohort_sum(
   """
   check_clients(sample.population, data)
   if chunk_size is None:
-    chunk_size = default_chunk_size(mesh)
+    chunk_size = default_chunk_size(summand, keys, shared, data, mesh)
   _validate.integer(1, chunk_size=chunk_size)
   if mesh is not None and AXIS not in mesh.shape:
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
@@ -163,7 +164,8 @@ def unrounded_cohort_sum(
 
   if over is not None:
     # The body sums over the devices explicitly. With the check on, JAX would also sum gradients by
-    # replicated values over the devices, once for every client.
+    # replicated values over the devices, once for every client, and refuse a user's client that
+    # begins a loop with a constant.
     replicated = PartitionSpec()
     specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if sharded else replicated)
     shard_sum = jax.shard_map(
@@ -177,14 +179,11 @@ def _is_rbg(key: jax.Array) -> bool:
   return jax.random.key_impl(key) in ("rbg", "unsafe_rbg")
 
 
-def default_chunk_size(mesh: Mesh | None = None, *, ghost_norms: bool = False) -> int:
-  """The default number of clients computed side by side.
-
-  On a CPU it is 1, or 64 with ghost norms. Elsewhere it is 256.
-  """
-  if platform_of(mesh) != "cpu":
-    return 256
-  return 64 if ghost_norms else 1
+def default_chunk_size(
+  summand: Summand, keys: PyTree, shared: PyTree, data: PyTree, mesh: Mesh | None
+) -> int:
+  """How many clients are computed side by side where nobody says: one on a CPU, else by memory."""
+  return 1 if platform_of(mesh) == "cpu" else fitting_chunk_size(summand, keys, shared, data)
 
 
 def platform_of(mesh: Mesh | None) -> str:

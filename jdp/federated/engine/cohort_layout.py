@@ -27,11 +27,11 @@ class CohortLayout(NamedTuple):
   """Options of `federated_averaging` that change its speed and rounding, not its meaning.
 
   Attributes:
-    chunk_size: clients computed side by side.
+    chunk_size: clients computed side by side. None: see `jdp.federated.cohort_sum`.
     ghost_norms: whether clients are clipped without making their gradients.
   """
 
-  chunk_size: int
+  chunk_size: int | None
   ghost_norms: bool = False
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from jdp.federated.engine.cohort import default_chunk_size, mesh_in_force, platform_of
+from jdp.federated.engine.cohort import mesh_in_force, platform_of
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.ghost_norms import gradient_forms
 from jdp.federated.engine.local_training import GradientStep, LocalUpdate
@@ -29,6 +29,7 @@ PyTree = Any
 _MOST_HELD = 0.6  # Of the gradient's numbers, in factors.
 _MOST_MADE = 1 / 32  # Of the gradient's numbers, made by ghost norms all the same.
 _CHUNK_ROWS = 256  # Of a chunk, which fill every product of ghost norms.
+_GHOST_CHUNK = 64  # On a CPU, where ghost norms are asked for.
 _CHUNKS_PER_DEVICE = 2  # So that no device is without a chunk.
 
 
@@ -61,4 +62,13 @@ def default_layout(
       over = mesh or mesh_in_force()
       turns = _CHUNKS_PER_DEVICE * (over.shape[AXIS] if over else 1)
       return CohortLayout(max(1, min(_CHUNK_ROWS // rows, int(expected_size / turns))), True)
-  return CohortLayout(default_chunk_size(mesh))
+  return CohortLayout(None)
+
+
+def asked_layout(
+  chunk_size: int | None, mesh: Mesh | None = None, *, ghost_norms: bool
+) -> CohortLayout:
+  """The layout of a procedure for which one of both options was given."""
+  if chunk_size is None and ghost_norms and platform_of(mesh) == "cpu":
+    chunk_size = _GHOST_CHUNK
+  return CohortLayout(chunk_size, ghost_norms)

@@ -176,14 +176,11 @@ def rounds(
       random.bind(clients_key, shared),
       client_key(jax.random.fold_in(data_key, state.round)),
     )
+    size = chunk_size
+    if size is None:
+      size = default_chunk_size(summand, keys, shared, clients, mesh)
     total, diagnostics = unrounded_cohort_sum(
-      summand,
-      keys,
-      shared,
-      sample,
-      clients,
-      chunk_size=min(default_chunk_size(mesh) if chunk_size is None else chunk_size, most_members),
-      mesh=mesh,
+      summand, keys, shared, sample, clients, chunk_size=min(size, most_members), mesh=mesh
     )
     result, query_event, query_state = finalized(query, server_key, state.query, total)
     params, carried = server.step(result, state.optimizer, state.params)

@@ -78,7 +78,7 @@ def layout(model, update, rows, query=AVERAGE, expected_size=1e6, mesh=None):
   return default_layout(update, query, params, client, expected_size, mesh)
 
 
-ONE_BY_ONE = CohortLayout(1)
+ONE_BY_ONE = CohortLayout(None)  # on a CPU
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,33 @@
+"""What loops begin with, under `jax.shard_map`.
+
+A loop's carry keeps its type, and the type says over which mesh axes a value varies. So what a loop
+begins with must vary as what its body returns. A constant does not.
+"""
+
+import functools
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+T = TypeVar("T")
+
+
+def vary_like(value: T, *sources: Any) -> T:
+  """The same arrays, varying over every mesh axis that an array of the sources varies over.
+
+  Outside `jax.shard_map`, the value is returned. Inside, nothing is computed either: XLA drops a
+  choice between equals. But it may keep a copy of the value.
+
+  Args:
+    value: a tree of arrays, but for keys.
+    sources: trees of arrays or keys.
+
+  >>> vary_like(jnp.int32(3), jax.random.key(0)).item()
+  3
+  """
+  if not jax.sharding.get_abstract_mesh().manual_axes:
+    return value
+  varying = [jnp.zeros_like(x, dtype=bool, shape=()) for x in jax.tree.leaves(sources)]
+  mark = functools.reduce(jnp.logical_or, varying, jnp.bool(False))
+  return jax.tree.map(lambda x: jnp.where(mark, x, x), value)

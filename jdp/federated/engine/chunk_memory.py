@@ -1,0 +1,99 @@
+"""How many clients an accelerator computes side by side, by the memory that they take.
+
+The rule looks at shapes alone, and at a share of the memory that any accelerator in use has. So it
+is the same for a run that is resumed, on another device too.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from jdp.federated.engine.sharded import client_data, is_declared, own_key
+
+PyTree = Any
+
+_MOST_CLIENTS = 256  # More fill no device better.
+_MOST_BYTES = 2**32  # Of a chunk. The smallest devices have four times as much.
+_COPIES = 4  # Of what a client adds: the record, bounded, weighted, and a sum twice as long.
+_LOOPS = "scan", "while"
+_PRODUCTS = "dot_general", "conv_general_dilated"
+_MOVES = "gather", "scatter", "scatter-add", "sort", "concatenate", "dynamic_update_slice"
+
+
+def fitting_chunk_size(summand: Any, keys: PyTree, shared: PyTree, data: PyTree) -> int:
+  """The largest power of two of clients whose arrays fit in 4 GiB, at most 256 and at least 1.
+
+  A client's arrays are those that its program holds at one time (`held_bytes`), or four copies of
+  what it adds, if they are more. If users are padded to the largest, its size is anybody's, and
+  chunks differ in rounding. So the copies alone count there.
+
+  Args: those of `cohort_sum`, arrays or their shapes.
+  """
+
+  def of_one(number, keys, shared, data):
+    own_keys = jax.tree.map(lambda key: own_key(key, data, number), keys)
+    return summand(own_keys, shared, client_data(data, number), jnp.float32(1))
+
+  program, added = jax.make_jaxpr(of_one, return_shape=True)(jnp.int32(0), keys, shared, data)
+  most = _COPIES * sum(map(_bytes, jax.tree.leaves(added)))
+  if is_declared(data):
+    most = max(most, held_bytes(program.jaxpr))
+  fitting = max(1, min(_MOST_CLIENTS, _MOST_BYTES // max(1, most)))
+  return 1 << (fitting.bit_length() - 1)
+
+
+def held_bytes(program: Jaxpr) -> int:
+  """The most bytes that a program's arrays take at one time, beside its arguments.
+
+  Equations run in their order, and an array is let go after its last use. Results of elementwise
+  equations, which XLA fuses, count only where a product, a loop or another program reads them.
+  Instead, what they are made of is kept until their own last use.
+  """
+  last: dict[Any, int] = {}
+  read = set(_variables(program.outvars))
+  last |= dict.fromkeys(read, len(program.eqns))
+  for n, eqn in reversed(list(enumerate(program.eqns))):
+    name, runs = eqn.primitive.name, bool(_programs_of(eqn))
+    until = n if runs or name in _PRODUCTS + _MOVES else max(last.get(v, n) for v in eqn.outvars)
+    if runs or name in _PRODUCTS:
+      read |= set(_variables(eqn.invars))
+    if runs or name in _PRODUCTS + _MOVES:
+      read |= set(eqn.outvars)
+    for v in _variables(eqn.invars):
+      last[v] = max(last.get(v, n), until)
+  held: dict[Any, int] = {}
+  most = 0
+  for n, eqn in enumerate(program.eqns):
+    held |= {v: _bytes(v.aval) for v in eqn.outvars if v in read}
+    inside = max(map(held_bytes, _programs_of(eqn)), default=0)
+    if eqn.primitive.name not in _LOOPS:  # The results of the program inside are the equation's.
+      inside = max(0, inside - sum(_bytes(v.aval) for v in eqn.outvars))
+    most = max(most, sum(held.values()) + inside)
+    held = {v: size for v, size in held.items() if last.get(v, n) > n}
+  return most
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+  return [atom for atom in atoms if not isinstance(atom, Literal)]
+
+
+def _programs_of(eqn: Any) -> list[Jaxpr]:
+  """All programs that an equation runs: a loop's body, the branches of a choice.
+
+  Those of reductions are of single numbers.
+  """
+  if eqn.primitive.name.startswith("reduce"):
+    return []
+  closed = jax.tree.leaves(
+    list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+  )
+  inside = (x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in closed)
+  return [x for x in inside if isinstance(x, Jaxpr)]
+
+
+def _bytes(array: Any) -> int:
+  return math.prod(array.shape) * array.dtype.itemsize

@@ -1,0 +1,132 @@
+"""All that is registered runs inside `jax.shard_map`, with its checks on, as it runs outside.
+
+Each device has a key and values of its own, and computes what it would alone, to the bit.
+"""
+
+import inspect
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import jdp.random
+from jdp import transforms
+from jdp.mechanisms import priv_unit, stream_sum
+from jdp.mechanisms import registry as mechanisms
+from jdp.queries import gaussian_sum
+from jdp.queries import registry as queries
+from jdp.sampling import Sampler, poisson
+from tests.faults.valid_calls import BY_NAME, public_functions, valid_arguments
+
+DEVICES = 2
+SAMPLERS = {
+  name: partial(function, **valid_arguments(name))
+  for name, function in public_functions().items()
+  if inspect.signature(function).return_annotation is Sampler
+} | {"a small sample": partial(poisson, 5000, 1e-3)}
+DRAWS = [
+  name
+  for name in jdp.random.__all__
+  if inspect.isfunction(function := getattr(jdp.random, name))
+  and inspect.signature(function).parameters.keys() & {"key"}
+  and inspect.signature(function).return_annotation is not bool
+]
+DRAW_ARGUMENTS = BY_NAME | {"hidden": 1.0, "tree": jnp.zeros(5), "shape": (5,)}
+
+
+def assert_each_device_computes_as_alone(function, *args, impl="threefry2x32"):
+  """`args` are trees of arrays whose rows are the devices' own."""
+  mesh = Mesh(np.array(jax.devices()[:DEVICES]), ("devices",))
+  key = jax.random.key(20181204, impl=jdp.random.IMPLS.get(impl, impl))
+  keys = jax.random.split(key, DEVICES)
+
+  def computed(*row):
+    return [data_of(x) for x in jax.tree.leaves(function(*row))]
+
+  def own(*rows):
+    return jax.tree.map(lambda x: x[None], computed(*jax.tree.map(lambda x: x[0], rows)))
+
+  each = PartitionSpec("devices")
+  sharded = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=each, out_specs=each))
+  found, alone = sharded(jax.random.clone(keys), *args), jax.jit(computed)
+  for device in range(DEVICES):
+    rows = jax.tree.map(lambda x, device=device: x[device], (jax.random.clone(keys), *args))
+    of_device = jax.tree.map(lambda x, device=device: x[device], found)
+    jax.tree.map(np.testing.assert_array_equal, of_device, alone(*rows))
+
+
+def data_of(x):
+  """An array, or the data of keys."""
+  x = jnp.asarray(x)
+  return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def records(like):
+  """A record like the given one for each device, of which the second is smaller."""
+  return jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) / 3]), like)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", mechanisms.registered())
+def test_mechanisms(name):
+  setting = mechanisms.Setting(16, 2.0, delta=1e-5)
+  mechanism = mechanisms.registered()[name].make(setting)
+
+  def release(key, value):
+    encode_key, privatize_key = jax.random.split(key)
+    return mechanism.encode(encode_key, value), mechanism.privatize(privatize_key, value)
+
+  assert_each_device_computes_as_alone(release, records(jnp.full(mechanism.shape, 0.25)))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", queries.registered())
+def test_queries(name):
+  entry = queries.registered()[name]
+
+  def one_round(key, record):
+    query = entry.make()
+    state = query.init(record)
+    encode_key, noise_key = jax.random.split(key)
+    total = query.preprocess(encode_key, state, record, jnp.float32(1))
+    return query.finalize(noise_key, state, total)
+
+  assert_each_device_computes_as_alone(one_round, records(entry.victim))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers(name):
+  sampler = SAMPLERS[name]()
+
+  def three_rounds(key):
+    first_key, second_key = jax.random.split(key)
+    first, state = sampler.sample(first_key, sampler.init())
+    second, state = sampler.sample(second_key, state)
+    return first, second, sampler.sample(jax.random.key(1), state)  # a key that devices share
+
+  assert_each_device_computes_as_alone(three_rounds)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("impl", ["threefry2x32", "chacha20"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws(name, impl):
+  function = getattr(jdp.random, name)
+  parameters = [p for p in inspect.signature(function).parameters if p in DRAW_ARGUMENTS]
+  given = {p: DRAW_ARGUMENTS[p] for p in parameters if p != "key"}
+  assert_each_device_computes_as_alone(lambda key: function(key, **given), impl=impl)
+
+
+def test_sums_over_the_clients_of_a_device():
+  clients = jnp.linspace(-1.0, 1.0, 2 * 5 * 8).reshape(2, 5, 8)
+  transformation = transforms.privatize(gaussian_sum(1.0, 1.0), jax.random.key(0))
+
+  def sums(key, own):
+    total, _ = transformation.update(own, transformation.init(own[0]))
+    return total, stream_sum(priv_unit(8, 2.0), jax.random.split(key, 5), own, block_size=2)
+
+  assert_each_device_computes_as_alone(sums, clients)
