@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import data, queries, random, transforms
+from jdp import data, matrix_factorization, queries, random, transforms
 from jdp.events import (
   BestOfRuns,
   EventBase,
@@ -180,6 +180,18 @@ def test_sums_with_noise_by_clients_are_marked_by_hand():
       lambda k, state=state, total=total: integers.finalize(k, state, total, counts)[1], key
     )
     assert [event.key_exposed for event in (*made, one)] == [marked] * 3
+
+
+def test_correlated_integers_are_marked_by_their_key():
+  query = queries.correlated_integers(
+    jnp.zeros(2), 1.0, 2.0, matrix_factorization.square_root_toeplitz(2), num_clients=2
+  )
+  state, everybody = query.init(jnp.zeros(2)), jnp.ones((2, 2), bool)
+  for key, marked in KEYS:
+    event = jax.eval_shape(
+      lambda k: query.finalize(k, state, jnp.zeros(2, jnp.int32), everybody)[1], key
+    )
+    assert event.key_exposed is marked
 
 
 def test_individual_budgets_are_marked_by_the_key_of_their_rounds():

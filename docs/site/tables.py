@@ -5,6 +5,7 @@ They are computed when the site is built, so they say what the code does.
 
 import configparser
 import functools
+import json
 import math
 import types
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
+from experiments.benchmarks import compiled_programs
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
@@ -54,6 +56,7 @@ def parts() -> dict[str, str]:
     "runs": run_table(),
     "strategies": strategy_table(),
     "versions": version_table(),
+    "compiled_programs": compiled_programs_table(),
   }
 
 
@@ -222,6 +225,12 @@ def version_table() -> str:
       name, lowest = requirement.split(">=")
       rows.append((name, f"`[{extra}]`" if extra else "always", lowest, newest[name.lower()]))
   return _table(("package", "needed by", "lowest", "newest tested"), rows)
+
+
+def compiled_programs_table() -> str:
+  """What a TPU's compiler said of each program, from the file that its benchmark wrote."""
+  path = REPOSITORY / "experiments/benchmarks/results/compiled_programs.jsonl"
+  return compiled_programs.report([json.loads(line) for line in path.read_text().splitlines()])
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -18,6 +18,7 @@ from jdp.events import (
   EVENT_TYPES,
   MARKS,
   CorrelatedGaussianSum,
+  DistributedCorrelatedSum,
   Event,
   FixedSizeSampling,
   RandomAllocation,
@@ -102,6 +103,7 @@ _SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {
   FixedSizeSampling,
   RandomAllocation,
   CorrelatedGaussianSum,
+  DistributedCorrelatedSum,
 }
 
 

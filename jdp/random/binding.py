@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jdp._loop_carries import vary_like
 from jdp.random.chacha import ROUNDS, absorb
 from jdp.random.draws import bits
 
@@ -90,7 +91,8 @@ def _derived(data: jax.Array, digest: jax.Array, impl: Any) -> jax.Array:
     folded = jax.random.fold_in(jax.random.wrap_key_data(data, impl=impl), digest[i])
     return jax.random.key_data(folded)
 
-  return jax.random.wrap_key_data(lax.fori_loop(0, _WORDS, fold, data), impl=impl)
+  folded = lax.fori_loop(0, _WORDS, fold, vary_like(data, digest))
+  return jax.random.wrap_key_data(folded, impl=impl)
 
 
 def program(function: Callable[..., Any], *args: PyTree) -> PyTree:

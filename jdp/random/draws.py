@@ -31,7 +31,8 @@ from jax import lax
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.random.words import TILE, in_tiles, is_threefry, words, words_and_few
+from jdp._loop_carries import vary_like
+from jdp.random.words import in_tiles, is_threefry, words, words_and_few
 
 # Minimax polynomials, by Remez exchange, of least relative error:
 # log(1 + x) / x for x in [sqrt(1/2) - 1, sqrt(2) - 1], error 2.7e-8;
@@ -222,7 +223,8 @@ def combined_normals(
       drawn = _pair(jax.random.wrap_key_data(data[j], impl=impl), count_of_tile)
       return tuple(x + weights[j] * z for x, z in zip(totals, drawn, strict=True))
 
-    return lax.fori_loop(0, count, add, (jnp.zeros(count_of_tile),) * 2)
+    nothing = vary_like((jnp.zeros(count_of_tile),) * 2, data, weights, count)
+    return lax.fori_loop(0, count, add, nothing)
 
   return _of_pairs(combined, keys, shape)
 
@@ -353,11 +355,11 @@ def _hashed(words: jax.Array, count: int) -> jax.Array:
 
   Multiply-shift hashing of the draw's number, a whole number below 2^16 (M. Dietzfelbinger,
   "Universal hashing and k-wise independent random variables via integer arithmetic without primes",
-  STACS 1996, Theorem 3): the upper 17 of the 32 bits of a i + b.
+  STACS 1996, Theorem 3): the upper 17 of the 32 bits of a i + b. Threefry keys, which have no tiles
+  and keep no secret, have larger numbers too: of two that differ by a multiple of 2^16, the bits
+  depend on each other.
   """
   number = lax.iota(np.uint32, count)
-  if count > TILE:  # of threefry keys alone, which have no tiles and keep no secret
-    number = number % np.uint32(TILE)
   hashed = (words[0] * number + words[1]) >> np.uint32(32 - _HASH_BITS)
   return lax.bitcast_convert_type(hashed, np.int32).astype(np.float32)
 

@@ -56,6 +56,7 @@ _READ_ELSEWHERE = {
   "jdp.federated.evaluate_privately": ("params", "clients"),
   "jdp.federated.evaluate_users": ("params", "users"),
   "jdp.federated.gradient_forms": ("params", "client"),
+  "jdp.federated.private_sweep": ("params", "clients", "validation"),
   "jdp.federated.train": ("params", "clients"),
 }
 _RUNS = "it runs for as long as it is asked to"
@@ -590,6 +591,19 @@ BY_FUNCTION = {
   "jdp.ledger.Ledger.append": {"event": _EVENT, "count": 2},
   "jdp.ledger.Ledger.extend": {"entries": [(_EVENT, 2)]},
   "jdp.ledger.Ledger.rounds": {"start": 1, "stop": 3},
+  "jdp.federated.private_sweep": {
+    "settings": Lazy(lambda: {"one": _two_rounds()}),
+    "params": _PARAMS,
+    "clients": Lazy(_groups),
+    "score": lambda params, user: {"share": jnp.float32(0.5)},
+    "score_noise": 10.0,
+    "mean_runs": 2.0,
+    "validation": None,
+    "noise_key": Lazy(random.secure_key),
+    "data_key": _KEY,
+    "prior": Lazy(_ledger),
+    "workdir": Lazy(_folder),
+  },
   "jdp.federated.train": {
     "algorithm": Lazy(_two_rounds),
     "params": _PARAMS,
@@ -831,6 +845,14 @@ BY_FUNCTION = {
     "largest_column_norm": 1.0,
     "index": 3,
   },
+  "jdp.events.DistributedCorrelatedSum": {
+    "strategy": "a strategy",
+    "min_separation": 5,
+    "max_participations": 2,
+    "squared_sensitivity": 2.0,
+    "largest_column_norm": 1.0,
+    "index": 3,
+  },
   "jdp.events.MinSeparationSampling": {
     "min_separation": 5,
     "max_participations": 2,
@@ -951,6 +973,7 @@ BY_FUNCTION = {
   "jdp.mechanisms.laplace": {"shape": (2,)},
   "jdp.mechanisms.gaussian": {"shape": (2,)},
   "jdp.mechanisms.l2_laplace": {"shape": (2,)},
+  "jdp.mechanisms.compressed_priv_unit": {"table_key": _KEY, "bits": 6},
   "jdp.mechanisms.fast_proj_unit": {"rotation_key": _KEY},
   "jdp.mechanisms.proj_unit": {"projection_key": _KEY},
   "jdp.mechanisms.on_grid": {"spacing": 0.5, "unbiased": False},
@@ -1015,6 +1038,13 @@ BY_FUNCTION = {
     **_CORRELATED,
   },
   "jdp.queries.correlated_gaussian_sum": _CORRELATED,
+  "jdp.queries.correlated_integers": {
+    "record": np.ones(4, np.float32),
+    "max_dropout": 0.25,
+    "modulus_bits": 18,
+    "max_wrap_probability": 1e-6,
+    **_CORRELATED,
+  },
   "jdp.queries.calibrated": {"num_calibrations": 1, "inside": True},
   "jdp.queries.discrete_sum": {
     "record": np.ones(4, np.float32),

@@ -9,6 +9,7 @@ from jdp.events import (
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
   DiscreteGaussianSum,
+  DistributedCorrelatedSum,
   DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
@@ -51,6 +52,11 @@ EVENTS = [
     MinSeparationSampling(5, 2, 100, by_identity=True),
     CorrelatedGaussianSum(1 / 3, 2.1, "0a1b", 10, 5, 2, 2.5, 10, 1.1, 7),
   ),
+  Round(
+    MinSeparationSampling(5, 2, 100),
+    DistributedCorrelatedSum(1 / 3, 2.1, "0a1b", 10, 5, 2, 2.5, 10, 1.1, 7),
+    "zero_out",
+  ),
   Round(CyclicPoissonSampling(5, 0.1, 100, 3, True, 1e-13), GaussianSum(1.0, 2.0)),
   Round(PoissonSampling(1.0), TreeAggregation(1 / 3, 0.7, (3, 1000)), "zero_out"),
   Round(
@@ -63,6 +69,7 @@ EVENTS = [
       (1000, 1),
       1 / 0.3,
       np.inf,
+      (BestOfRuns((Round(PoissonSampling(1.0), PureRelease(0.1)),), (3,), 1 / 0.3, np.inf),),
     ),
   ),
 ]

@@ -379,6 +379,7 @@ _OTHER_QUERIES = {
   "discrete_gaussian",
   "discrete_skellam",
   "distributed_integers",
+  "correlated_integers",
   "distributed",
 }
 # What the command tries beside them.

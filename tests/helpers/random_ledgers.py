@@ -27,6 +27,7 @@ from jdp.events import (
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
   DiscreteGaussianSum,
+  DistributedCorrelatedSum,
   DistributedGaussianSum,
   FixedSizeSampling,
   GaussianSum,
@@ -91,14 +92,14 @@ def grouped(rng):
   return GroupedSums(parts, tuple(map(str, range(len(parts)))))
 
 
-def correlated(rng):
+def correlated(kind, rng):
   """A round of a run, of a pattern that few samplers keep or of bands that any does."""
   num_rounds = min(whole(rng), 2**31 - 1)
   apart, most = min(whole(rng), num_rounds), 1 + int(rng.integers(3))
   column = min(max(positive(rng), 1e-150), 1e150)
   squared = column**2 * rng.uniform(1, most**2)
   bands = int(rng.choice([1, 1, apart, num_rounds]))
-  return CorrelatedGaussianSum(
+  return kind(
     positive(rng),
     number(rng),
     "a strategy",
@@ -137,7 +138,8 @@ QUERIES = {
   SkellamSum: lambda rng: SkellamSum(
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, released=rng.uniform() < 0.9
   ),
-  CorrelatedGaussianSum: correlated,
+  CorrelatedGaussianSum: functools.partial(correlated, CorrelatedGaussianSum),
+  DistributedCorrelatedSum: functools.partial(correlated, DistributedCorrelatedSum),
 }
 SAMPLINGS = {
   TruncatedPoissonSampling: lambda rng: TruncatedPoissonSampling(
@@ -201,6 +203,7 @@ NOISE = {
   DiscreteGaussianSum: "share_stddev",
   SkellamSum: "share_variance",
   CorrelatedGaussianSum: "noise_multiplier",
+  DistributedCorrelatedSum: "noise_multiplier",
 }
 COST = {PureRelease: "epsilon", ConcentratedRelease: "rho"}
 
