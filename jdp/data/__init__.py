@@ -16,6 +16,7 @@ from jdp.data.federated_sets.femnist import femnist
 from jdp.data.federated_sets.stackoverflow import stackoverflow
 from jdp.data.named_datasets import arrays, load
 from jdp.data.packed import PackedUsers, pack
+from jdp.data.source_users import SourceUsers, clients_from_source
 from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
 from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
 from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary, vocabulary_event
@@ -24,6 +25,7 @@ __all__ = [
   "Dataset",
   "Examples",
   "PackedUsers",
+  "SourceUsers",
   "UserText",
   "Vocabulary",
   "adult",
@@ -31,6 +33,7 @@ __all__ = [
   "cifar10",
   "clients_from_arrays",
   "clients_from_pairs",
+  "clients_from_source",
   "clients_from_table",
   "digits",
   "examples",

@@ -12,7 +12,7 @@ from jdp.data.casts import exact_numbers, float32, whole_numbers
 
 Array = jax.Array | np.ndarray
 PyTree = Any
-LABEL_KINDS = ("classes", "numbers")
+LABEL_KINDS = ("classes", "numbers", "words")
 
 
 class Examples(NamedTuple):
@@ -41,8 +41,9 @@ def examples(
     labels: of classes whole numbers [n], of any type. Of numbers any array [n, ...], or a pytree of
       them.
     num_classes: classes are below it. None: below 2^31.
-    label_kind: "classes", or "numbers" to predict by a regression. Floats become float32, whole
-      numbers int32, and booleans stay.
+    label_kind: "classes"; "numbers" to predict by a regression, of which floats become float32,
+      whole numbers int32, and booleans stay; or "words": inputs and labels are words and those that
+      follow, whole numbers [n, unroll], which become int32.
 
   Raises:
     ValueError: if the numbers of inputs and labels differ, or labels have another shape. Also if a
@@ -60,22 +61,25 @@ def examples(
   if np.ndim(inputs) < 1:
     raise ValueError(f"Expected inputs [n, ...], got shape {np.shape(inputs)}.")
   made = _labels(labels, num_classes, label_kind)
+  cast = whole_numbers if label_kind == "words" else float32
   lengths = {len(leaf) for leaf in jax.tree.leaves(made)}
   if lengths != {len(inputs)}:
     raise ValueError(
       f"Expected as many inputs as labels, got {len(inputs)} and "
       f"{', '.join(map(str, sorted(lengths))) or 'none'}."
     )
-  return Examples(float32("inputs", inputs), made, np.ones(len(inputs), np.float32))
+  return Examples(cast("inputs", inputs), made, np.ones(len(inputs), np.float32))
 
 
 def _labels(labels: PyTree, num_classes: int | None, label_kind: str) -> PyTree:
   """The labels as arrays, cast without a change of meaning."""
   if label_kind == "classes":
     return whole_numbers("labels", take(AnyVector, "labels", labels), below=num_classes)
+  if label_kind == "words":
+    return whole_numbers("labels", take(AnyRows, "labels", labels), below=num_classes)
   if num_classes is not None:
     raise ValueError(
-      f"Expected num_classes only with label_kind='classes', got {num_classes}; leave it out."
+      f"Expected num_classes without label_kind='numbers', got {num_classes}; leave it out."
     )
   # A list of numbers is an array here, and no pytree.
   return jax.tree.map(

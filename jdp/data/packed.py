@@ -109,12 +109,12 @@ def pack(
     ends - counts,
     counts,
     width,
-    () if names is None else _identities(names, len(users)),
+    () if names is None else identities_of(names, len(users)),
     declared=max_examples is not None,
   )
 
 
-def _identities(names: Sequence[object], count: int) -> tuple[np.ndarray, ...]:
+def identities_of(names: Sequence[object], count: int) -> tuple[np.ndarray, ...]:
   """64 bits of each name's hash, as two words."""
   digests = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names]
   if len(digests) != count or len(set(digests)) != count:

@@ -16,6 +16,7 @@ import numpy as np
 
 from jdp.data.clients import Examples
 from jdp.data.packed import PackedUsers
+from jdp.data.source_users import SourceUsers
 from jdp.models.base import Loss
 from jdp.models.losses import CrossEntropy
 
@@ -82,7 +83,10 @@ def warn_of_clipping(diagnostics: Mapping[str, np.ndarray] | None) -> None:
 
 def _some_examples(clients: PyTree) -> Examples | None:
   """Some examples, without padding. None if there are none on the host."""
-  data = clients.examples if isinstance(clients, PackedUsers) else clients
+  if isinstance(clients, SourceUsers):
+    data = clients.seen
+  else:
+    data = clients.examples if isinstance(clients, PackedUsers) else clients
   if not isinstance(data, Examples):
     return None
   if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(data)):

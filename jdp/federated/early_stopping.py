@@ -1,6 +1,6 @@
 """Early stopping: rules that end a run by its metrics, and what such a run costs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -59,8 +59,7 @@ def events_of_next_rounds(
   step: Callable[..., Any],
   keys: tuple[jax.Array, jax.Array],
   state: ServerState,
-  clients: PyTree,
-  count: int,
+  clients: Iterable[PyTree],
 ) -> list[tuple[Event, ...]]:
   """The events of the rounds after a state, of which nothing else is kept.
 
@@ -73,8 +72,7 @@ def events_of_next_rounds(
     step: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
     keys: of the run.
     state: after the last round.
-    clients: the data of all clients.
-    count: how many rounds.
+    clients: what the step takes, for each of the rounds.
   """
 
   @jax.jit
@@ -84,7 +82,7 @@ def events_of_next_rounds(
     return after._replace(**kept), events
 
   events = []
-  for _ in range(count):
-    state, released = advance(*keys, state, clients)
+  for data in clients:
+    state, released = advance(*keys, state, data)
     events.append(released)
   return jax.device_get(events)

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.federated.engine.chunk_memory import fitting_chunk_size
+from jdp.federated.engine.read_cohort import ReadCohort, dealt
 from jdp.federated.engine.sharded import (
   AXIS,
   ShardedClients,
@@ -131,10 +132,14 @@ def unrounded_cohort_sum(
     raise ValueError(f"Expected a mesh with an axis {AXIS!r}, got axes {mesh.axis_names}.")
   over = mesh or mesh_in_force()
   num_shards = 1 if over is None else over.shape[AXIS]
-  sharded = isinstance(data, ShardedClients)
-  if sharded and (over is None or jax.tree.leaves(data)[0].shape[0] != num_shards):
+  own_data = isinstance(data, ShardedClients | ReadCohort)
+  # A cohort that was read for one device needs no mesh.
+  if (own_data and data.num_devices != num_shards) or (
+    isinstance(data, ShardedClients) and not over
+  ):
     raise ValueError(
-      f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh)."
+      f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh), or "
+      "leave the mesh to train."
     )
   _check_capacity(sample.indices.shape[0])
   chunk_size = min(chunk_size, max(1, sample.indices.shape[0]))
@@ -146,20 +151,19 @@ def unrounded_cohort_sum(
   keys = jax.tree.map(lambda key: client_key(key) if _is_rbg(key) else key, keys)
 
   def shard_sum(keys, shared, sample, data):
-    # Members come first, so chunks are dealt out like cards: every device gets its share of them. A
-    # device that holds its own clients takes all chunks of those.
-    first, stride = jnp.int32(0) if over is None else jax.lax.axis_index(AXIS), num_shards
-    if sharded:
-      sample, first, stride = data.own(sample, first), jnp.int32(0), 1
+    if own_data:
+      sample = data.own(sample, jnp.int32(0) if over is None else jax.lax.axis_index(AXIS))
+    elif over is not None:
+      sample = dealt(sample, jax.lax.axis_index(AXIS), num_shards)
 
     def chunk_sum(turn):
-      slots = (first + turn * stride) * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
+      slots = turn * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
       members = sample.indices[slots]
       clients = jax.vmap(partial(client_data, data))(members)
       own_keys = jax.tree.map(lambda key: jax.vmap(partial(own_key, key, data))(members), keys)
       return _chunk_sum(summand, own_keys, shared, clients, sample.weights[slots])
 
-    total = sum_while(lambda turn: (first + turn * stride) * chunk_size < sample.size, chunk_sum)
+    total = sum_while(lambda turn: turn * chunk_size < sample.size, chunk_sum)
     return total if over is None else sum_devices(total, AXIS)
 
   if over is not None:
@@ -167,7 +171,7 @@ def unrounded_cohort_sum(
     # replicated values over the devices, once for every client, and refuse a user's client that
     # begins a loop with a constant.
     replicated = PartitionSpec()
-    specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if sharded else replicated)
+    specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if own_data else replicated)
     shard_sum = jax.shard_map(
       shard_sum, mesh=over, in_specs=specs, out_specs=replicated, check_vma=False
     )

@@ -34,7 +34,7 @@ from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.finalizing import finalized
 from jdp.random.keys import client_key
-from jdp.sampling import Sampler
+from jdp.sampling import Sample, Sampler
 
 PyTree = Any
 _WIDE = 4  # standard deviations of a Poisson sample's size, above its mean
@@ -82,6 +82,9 @@ class FederatedAlgorithm(NamedTuple):
     work: (parameters, clients) -> about how many numbers a round's clients pass through memory, by
       their shapes. By it `train` tells whether several devices pay (`engine.placement`). None:
       `round` does not compute its cohort over the mesh in force (`jax.set_mesh`).
+    sample: (noise_key, number of the round, the sampler's state) -> (sample, the state after it).
+      It is the sample that `round` draws, so that its members' data can be read ahead. None:
+      `round` takes the data of all clients only.
   """
 
   init: Callable[[PyTree], ServerState]
@@ -91,6 +94,7 @@ class FederatedAlgorithm(NamedTuple):
   ]
   num_rounds: int | None = None
   work: Callable[[PyTree, PyTree], float] | None = None
+  sample: Callable[[jax.Array, jax.Array, PyTree], tuple[Sample, PyTree]] | None = None
 
 
 class Server(NamedTuple):
@@ -163,10 +167,15 @@ def rounds(
   most_members = max(1, math.ceil(mean + _WIDE * math.sqrt(mean)))
   summand = contribution(client_fn, query, weight, diagnose)
 
+  def keys_of_round(noise_key, number):
+    return jax.random.split(jax.random.fold_in(noise_key, number), 3)
+
+  def sample_of_round(noise_key, number, sampler_state):
+    sampling_key, _, _ = keys_of_round(noise_key, number)
+    return sampler.sample(sampling_key, sampler_state)
+
   def round_fn(noise_key, data_key, state, clients):
-    sampling_key, clients_key, server_key = jax.random.split(
-      jax.random.fold_in(noise_key, state.round), 3
-    )
+    sampling_key, clients_key, server_key = keys_of_round(noise_key, state.round)
     # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
     sample, sampler_state = sampler.sample(sampling_key, state.sampler)
@@ -198,7 +207,9 @@ def rounds(
   def work(params, clients):
     return sampler.expected_size * (_size(params) + _size(one_client(clients)))
 
-  return FederatedAlgorithm(init, round_fn, query.num_rounds, work if mesh is None else None)
+  return FederatedAlgorithm(
+    init, round_fn, query.num_rounds, work if mesh is None else None, sample_of_round
+  )
 
 
 @checked

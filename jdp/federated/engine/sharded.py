@@ -16,6 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp._arguments import Arrays, checked
 from jdp.data.packed import PackedUsers
+from jdp.data.source_users import SourceUsers
+from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.sampling import Sample
 
 PyTree = Any
@@ -46,6 +48,11 @@ class ShardedClients:
     """One client's data, on the device that holds it."""
     return client_data(jax.tree.map(lambda x: x[0], self.shares), number % self.clients_per_device)
 
+  @property
+  def num_devices(self) -> int:
+    """Among how many devices the clients are dealt out, seen from outside of their programs."""
+    return int(jax.tree.leaves(self.shares)[0].shape[0])
+
   def own(self, sample: Sample, device: jax.Array) -> Sample:
     """The members that live on a device, in the sample's order.
 
@@ -61,7 +68,7 @@ class ShardedClients:
 
 def client_data(data: PyTree, number: jax.Array) -> PyTree:
   """One client's row of the data, however the data is held."""
-  if isinstance(data, PackedUsers | ShardedClients):
+  if isinstance(data, PackedUsers | ShardedClients | ReadCohort):
     return data.user(number)
   return jax.tree.map(lambda x: x[number], data)
 
@@ -82,6 +89,8 @@ def _identity(data: PyTree, number: jax.Array) -> tuple[jax.Array, ...]:
   if isinstance(data, ShardedClients):
     own = jax.tree.map(lambda x: x[0], data.shares)
     return _identity(own, number % data.clients_per_device)
+  if isinstance(data, ReadCohort):
+    return tuple(word[0, number] for word in data.identities or (data.numbers,))
   return tuple(word[number] for word in data.identities) if isinstance(data, PackedUsers) else ()
 
 
@@ -106,7 +115,9 @@ def num_clients(data: PyTree) -> int:
   >>> num_clients({"x": np.zeros((3, 2)), "y": np.zeros(3)})
   3
   """
-  if isinstance(data, ShardedClients):
+  if isinstance(data, SourceUsers):
+    return len(data)
+  if isinstance(data, ShardedClients | ReadCohort):
     return data.num_clients
   arrays = [data.starts, data.counts] if isinstance(data, PackedUsers) else jax.tree.leaves(data)
   counts = {np.shape(x)[:1] for x in arrays}

@@ -10,6 +10,7 @@ give the same bits, and they are not recorded twice.
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from jax.sharding import Mesh
 from jdp import _validate
 from jdp._arguments import checked, shown
 from jdp.accounting import PrivacyFilter, privacy_statements
+from jdp.data.source_users import SourceUsers
 from jdp.events import Event
 from jdp.federated.data_warnings import warn_of_clipping
 from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
@@ -44,6 +46,7 @@ from jdp.federated.runs.budget import (
   in_words,
   refuse_outgrown_slots,
 )
+from jdp.federated.runs.cohort_reading import CohortReader, shapes_of
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records, on_host
 from jdp.ledger import Ledger
@@ -108,13 +111,17 @@ class Result(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """What stays the same over a run's rounds."""
+  """What stays the same over a run's rounds.
+
+  `reader` is None where the clients are in memory. Else `clients` has the shapes of what it reads.
+  """
 
   name: str
   algorithm: FederatedAlgorithm
   advance: Callable[..., Any]
   keys: tuple[jax.Array, jax.Array]
   clients: PyTree
+  reader: CohortReader | None
   evaluate: Evaluate
   budget: Budget
   mesh: Mesh | None
@@ -272,18 +279,38 @@ def train(
   _validate.integer(1, num_rounds=num_rounds, evaluate_every=evaluate_every)
   budget = budget_of(max_epsilon, delta, privacy_filter, accountant)
   _check_clients(clients)
-  mesh = placement.mesh_for(algorithm, params, clients, shares)
+  source = clients if isinstance(clients, SourceUsers) else None
+  shapes = shapes_of(algorithm, params, clients) if source else clients
+  mesh = placement.mesh_for(algorithm, params, shapes, shares)
   start = algorithm.init(params)
   # As they come: what a run was begun with is the same on any number of devices.
-  beginning = Beginning(noise_key, data_key, prior, clients, start, in_words(budget))
-  clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
+  begun_with = source.begun_with if source else clients
+  beginning = Beginning(noise_key, data_key, prior, begun_with, start, in_words(budget))
+  if not source:
+    clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
   start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
   records, keys = open_records(workdir, beginning)
-  keys = placement.copied(keys, mesh) if mesh else keys
-  evaluate = evaluate or (lambda params: {})
-  advance = block_of_at_most(algorithm.round, min(evaluate_every, num_rounds))
-  run = _Run(records.name, algorithm, advance, keys, clients, evaluate, budget, mesh, early_stop)
-  with contextlib.closing(records):
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(contextlib.closing(records))
+    keys = placement.copied(keys, mesh) if mesh else keys
+    reader = None
+    if source:
+      reader = CohortReader(algorithm, params, source, keys[0], num_rounds, mesh)
+      stack.enter_context(contextlib.closing(reader))
+      clients = reader.shapes
+    most = 1 if source else min(evaluate_every, num_rounds)
+    run = _Run(
+      records.name,
+      algorithm,
+      block_of_at_most(algorithm.round, most),
+      keys,
+      clients,
+      reader,
+      evaluate or (lambda params: {}),
+      budget,
+      mesh,
+      early_stop,
+    )
     return _train(run, start, records, num_rounds, evaluate_every, prior, callbacks)
 
 
@@ -294,6 +321,8 @@ def _check_clients(clients: PyTree) -> None:
     return bool(getattr(leaf, "shape", ())[:1] > (0,)) and leaf.dtype != np.object_
 
   leaves = jax.tree.leaves(clients)
+  if isinstance(clients, SourceUsers):
+    return
   if not leaves or not all(map(has_rows, leaves)):
     raise ValueError(
       f"Expected clients to be a pytree of arrays, each with a row for every client, got "
@@ -334,11 +363,11 @@ def _train(
   stopped, stopped_early = False, STOPPED_EARLY in records.rows[-1]
   while done < num_rounds and not (stopped or stopped_early):
     planned = min(evaluate_every, num_rounds - done)
-    block = _advance(run, state, planned)
+    block = _advance(run, state, done, planned)
     count = _allowed(run, records, done, block.events)
     stopped = count < planned
-    if stopped:
-      block = _advance(run, state, count)  # Forgets the rounds beyond the budget.
+    if stopped and count:
+      block = _advance(run, state, done, count)  # Forgets the rounds beyond the budget.
     if count:
       # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)
@@ -377,7 +406,10 @@ def _record_rest(run: _Run, records: Records, state: ServerState, done: int, cou
   if run.budget.privacy_filter is not None:
     return
   with placement.in_force(run.mesh):
-    rest = events_of_next_rounds(run.algorithm.round, run.keys, state, run.clients, count)
+    clients: Iterable[PyTree] = itertools.repeat(run.clients, count)
+    if run.reader is not None:
+      clients = run.reader.cohorts(done, count, state.sampler)
+    rest = events_of_next_rounds(run.algorithm.round, run.keys, state, clients)
   events = list(map(on_host, rest))
   records.append_events(done, events[: _allowed(run, records, done, events)])
 
@@ -397,15 +429,34 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
   return planned if asked is None else asked  # type: ignore[return-value]
 
 
-def _advance(run: _Run, state: ServerState, count: int) -> _Block:
-  """Computes `count` rounds in one program, so that each costs what its clients do."""
+def _advance(run: _Run, state: ServerState, done: int, count: int) -> _Block:
+  """Computes `count` rounds, after `done`, in one program, so that each costs what its clients do.
+
+  Where clients are read, each round is a program.
+  """
   with placement.in_force(run.mesh):
-    state, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
+    if run.reader is None:
+      state, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
+    else:
+      state, output = _advance_reading(run, run.reader, state, done, count)
   stacked, diagnostics = jax.tree.map(lambda rows: rows[:count], jax.device_get(output))
   events = _events_of_rounds(stacked, count)
   if run.budget.privacy_filter is not None and run.early_stop is not None:
     events = list(map(_chosen, events))
   return _Block(state, events, diagnostics)
+
+
+def _advance_reading(
+  run: _Run, reader: CohortReader, state: ServerState, done: int, count: int
+) -> tuple[ServerState, PyTree]:
+  """`_advance` round by round: the state after them, and their outputs along a leading axis."""
+  outputs = []
+  for cohort in reader.cohorts(done, count, state.sampler):
+    before = state.round
+    state, *output = run.advance(*run.keys, state, cohort, np.int32(1))
+    outputs.append(output)
+    jax.block_until_ready(before)  # So that no more than two cohorts wait for the device.
+  return state, jax.tree.map(lambda *rows: np.concatenate(rows), *jax.device_get(outputs))
 
 
 def _events_of_rounds(stacked: tuple[Event, ...], count: int) -> list[tuple[Event, ...]]:

@@ -22,6 +22,7 @@ from jdp.events import Round
 from jdp.federated.early_stopping import events_of_next_rounds
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.evaluation import Metric, NoisedAverages, noised_averages
+from jdp.federated.runs.cohort_reading import shapes_of
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_folder import RunFolder, run_folder
 from jdp.federated.runs.run_records import Beginning, entries_of, on_host
@@ -256,7 +257,7 @@ def _check_settings(settings: Mapping[str, FederatedAlgorithm]) -> None:
 
 def _planned(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> Ledger:
   """The ledger of a run, for data of these shapes: no data are looked at."""
-  shapes = jax.eval_shape(lambda data: jax.tree.map(jnp.asarray, data), clients)
+  shapes = shapes_of(algorithm, params, clients)
 
   def step(noise_key, data_key, state, nobody):
     del nobody
@@ -265,7 +266,9 @@ def _planned(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> 
 
   # Keys of nothing: the sweep's own keys mark its event.
   keys = random.secure_key(), random.secure_key()
-  events = events_of_next_rounds(step, keys, algorithm.init(params), (), algorithm.num_rounds or 0)
+  events = events_of_next_rounds(
+    step, keys, algorithm.init(params), [()] * (algorithm.num_rounds or 0)
+  )
   return Ledger().extend(entries_of(map(on_host, events)))
 
 

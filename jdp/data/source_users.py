@@ -1,0 +1,213 @@
+"""Users who are read when they are sampled, as all of them do not fit in memory."""
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from jdp import _validate
+from jdp._arguments import checked
+from jdp.data.clients import LABEL_KINDS, Examples, examples
+from jdp.data.packed import identities_of
+
+PyTree = Any
+Pair = tuple[np.ndarray, PyTree]
+_LOOKED_AT = 64  # users, evenly spread, when a source is opened
+
+
+class Source(Protocol):
+  """Where users are read, in any order and again and again: a list has this form."""
+
+  def __len__(self) -> int:
+    """The number of users, public."""
+
+  def __getitem__(self, number: int, /) -> Any:
+    """(inputs, labels) of a user, each with a row for every example."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SourceUsers:
+  """The users of a source, who stay there until they are sampled; see `clients_from_source`.
+
+  Attributes:
+    source: gives (inputs, labels) of a user by its number.
+    max_examples: how many examples every user is padded to, public.
+    identities: as in `PackedUsers`.
+    seen: examples of some users, without padding, in the shapes and types of all.
+    to_examples: (inputs, labels) -> `Examples`, with their values checked.
+    num_threads: that read a sample's users.
+  """
+
+  source: Source
+  max_examples: int
+  identities: tuple[np.ndarray, ...]
+  seen: Examples
+  to_examples: partial[Examples]
+  num_threads: int
+
+  def __len__(self) -> int:
+    return len(self.source)
+
+  @property
+  def begun_with(self) -> PyTree:
+    """What tells this source from another without reading all of it."""
+    return np.int64(len(self)), np.int64(self.max_examples), self.identities, self.seen
+
+  def read(self, numbers: np.ndarray, rows: int) -> Examples:
+    """The examples of some users, with leading axes [rows, max_examples].
+
+    Zeros take the place of missing examples and users.
+
+    Args:
+      numbers: of the users, int [n].
+      rows: at least n.
+
+    Raises:
+      ValueError: if the source fails, or gives what `clients_from_source` does not expect. No
+        message names a user: who was read is the sample, which is secret.
+    """
+    pairs = _read(self.source, numbers, self.max_examples, self.num_threads)
+    counts = np.array([len(inputs) for inputs, _ in pairs], np.int64)
+    # Where an example goes, among the rows of all users.
+    skipped = np.arange(len(pairs)) * self.max_examples - (np.cumsum(counts) - counts)
+    places = np.arange(counts.sum()) + np.repeat(skipped, counts)
+
+    def padded(like, values):
+      made = np.zeros((rows * self.max_examples, *like.shape[1:]), like.dtype)
+      made[places] = values
+      return made.reshape(rows, self.max_examples, *like.shape[1:])
+
+    return jax.tree.map(padded, self.seen, self._joined(pairs))
+
+  def _joined(self, pairs: Sequence[Pair]) -> Examples:
+    """The examples of users, one user after the other."""
+    found = [pair for pair in pairs if len(pair[0])]
+    none = jax.tree.map(lambda x: x[:0], self.seen)
+    if not found:
+      return none
+    if _form(*found[0]) != _form(none.inputs, none.labels):
+      raise _of_several("shapes")
+    joined = self.to_examples(*_concatenated(found))
+    if [x.dtype for x in jax.tree.leaves(joined)] != [x.dtype for x in jax.tree.leaves(none)]:
+      raise _of_several("types")
+    return joined
+
+
+@checked
+def clients_from_source(
+  source: Any,
+  *,
+  max_examples: int,
+  num_classes: int | None = None,
+  label_kind: str = "classes",
+  names: Sequence[object] | None = None,
+  num_threads: int = 1,
+) -> SourceUsers:
+  """Users who are read when they are in a sample, for more data than memory holds.
+
+  `jdp.federated.train` takes them in the place of users in memory, with the same result, bit for
+  bit. It draws the members of a round ahead, and reads them while the round before is computed.
+  Memory holds at most three samples' users, each padded to `max_examples`.
+
+  What is read from a source, and when, tells who is in the samples. So the guarantee takes as
+  secret what the source's disk or network sees, as it does the memory of the machine.
+
+  Args:
+    source: `len(source)` is the number of users, and `source[i]` gives (inputs, labels) of user i,
+      the same whenever it is asked: a list has this form, and so have the sources of Grain. It is
+      read from other threads than this one. A user may have no example.
+    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
+      examples, the first ones.
+    num_classes: classes are below it. None: below 2^31.
+    label_kind: "classes", "numbers" or "words" (`jdp.data.examples`).
+    names: a name for each user, of which its identity is made. None: its number takes the place.
+    num_threads: how many threads read. More than one helps where a read waits for a disk or a
+      network; the source must then allow it.
+
+  Raises:
+    ValueError: if the source fails, or has no user. Also if none of 64 users, evenly spread, has an
+      example, theirs differ in shape, or a number is refused (`jdp.data.examples`). Also if there
+      is not one name for each user, or a number is out of range.
+
+  >>> users = [(np.ones((1, 2)), [0]), ([], []), (np.zeros((3, 2)), [1, 0, 1])]
+  >>> clients = clients_from_source(users, max_examples=2)
+  >>> len(clients), clients.read(np.array([2, 0]), rows=2).labels.tolist()
+  (3, [[1, 0], [0, 0]])
+  """
+  _validate.one_of(LABEL_KINDS, label_kind=label_kind)
+  _validate.integer(1, max_examples=max_examples, num_threads=num_threads)
+  if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+    raise ValueError(
+      f"Expected a source with len(source) and source[i], got a "
+      f"{type(source).__name__}; give it both."
+    )
+  if not 0 < len(source) < 2**31:
+    raise ValueError(f"Expected a source of 1 to 2^31 - 1 users, got {len(source)}.")
+  numbers = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT, dtype=np.int64))
+  found = [pair for pair in _read(source, numbers, max_examples, num_threads) if len(pair[0])]
+  if not found:
+    raise ValueError(
+      f"Expected an example of one of {len(numbers)} users, evenly spread over the source, got "
+      "none; leave users without examples out."
+    )
+  to_examples = partial(examples, num_classes=num_classes, label_kind=label_kind)
+  identities = () if names is None else identities_of(names, len(source))
+  seen = to_examples(*_concatenated(found))
+  return SourceUsers(source, max_examples, identities, seen, to_examples, num_threads)
+
+
+def _read(
+  source: Source, numbers: np.ndarray, max_examples: int, num_threads: int
+) -> Sequence[Pair]:
+  """(inputs, labels) of users as arrays, at most so many rows of each."""
+  read = partial(_read_user, source, max_examples)
+  if num_threads == 1:
+    return list(map(read, numbers.tolist()))
+  with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
+    return list(pool.map(read, numbers.tolist()))
+
+
+def _read_user(source: Source, max_examples: int, number: int) -> Pair:
+  try:
+    pair = source[number]
+  except Exception as error:  # whatever a user's own code raises
+    raise ValueError(
+      f"Expected the source to give every user's examples, got {type(error).__name__} from it; "
+      "mend it. A run in a workdir goes on when it is started again."
+    ) from error
+  if not isinstance(pair, tuple | list) or len(pair) != 2:
+    raise ValueError(
+      f"Expected (inputs, labels) of every user from the source, got {type(pair).__name__}; "
+      "give both."
+    )
+  # A list of numbers is an array, and no pytree.
+  arrays = jax.tree.map(np.asarray, tuple(pair), is_leaf=lambda x: isinstance(x, list))
+  if len({np.shape(x)[:1] for x in jax.tree.leaves(arrays)} | {()}) != 2:
+    raise ValueError(
+      "Expected inputs and labels with a row for each example of a user from the source, got "
+      "arrays of several lengths; mend it."
+    )
+  return jax.tree.map(lambda x: x[:max_examples], arrays)
+
+
+def _concatenated(pairs: Sequence[Pair]) -> Pair:
+  """(inputs, labels) of users who have examples, one user after the other."""
+  if len({_form(*pair) for pair in pairs}) > 1:
+    raise _of_several("shapes")
+  return jax.tree.map(lambda *parts: np.concatenate(parts), *pairs)
+
+
+def _form(inputs: np.ndarray, labels: PyTree) -> str:
+  """The shapes of one example, as arrays of several users must share them to be joined."""
+  return str(jax.tree.map(lambda x: x.shape[1:], (inputs, labels)))
+
+
+def _of_several(what: str) -> ValueError:
+  return ValueError(
+    f"Expected examples of one shape and type from the source, got several {what}; make those of "
+    "all users alike."
+  )

@@ -1,0 +1,72 @@
+"""The data of a round's members alone, as they were read for it."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdp.data.clients import Examples
+from jdp.sampling import Sample
+
+PyTree = Any
+
+
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["examples", "numbers", "identities"],
+  meta_fields=["num_devices", "num_clients"],
+)
+@dataclasses.dataclass(frozen=True)
+class ReadCohort:
+  """The members of one sample, dealt out over devices as `dealt` does. A pytree.
+
+  Its shapes are those of the sampler's slots and of a user's declared rows, whoever is in it.
+
+  Attributes:
+    examples: with leading axes [devices, slots of a device, examples of a user].
+    numbers: int32 [devices, slots], the client in each slot; -1 in an empty one.
+    identities: two words for each client, uint32 [devices, slots] each. Empty: its number takes
+      their place.
+    num_devices: static.
+    num_clients: of the population that the sample was drawn from, static.
+  """
+
+  examples: Examples
+  numbers: jax.Array
+  identities: tuple[jax.Array, ...]
+  num_devices: int
+  num_clients: int
+
+  def user(self, slot: jax.Array) -> Examples:
+    """The examples of the client in one of this device's slots."""
+    return jax.tree.map(lambda x: x[0, slot], self.examples)
+
+  def own(self, sample: Sample, device: jax.Array) -> Sample:
+    """This device's members, by their slots here.
+
+    Where the sample has another client than the one that was read, nobody takes part.
+    """
+    own = dealt(sample, device, self.num_devices)
+    slots = jnp.arange(own.indices.shape[0], dtype=jnp.int32)
+    read = self.numbers[0].at[slots].get(mode="fill", fill_value=-1)
+    weights = jnp.where(read == own.indices, own.weights, 0.0)
+    return dataclasses.replace(own, indices=slots, weights=weights)
+
+
+def dealt(sample: Sample, device: jax.Array, num_devices: int) -> Sample:
+  """One device's members: the sample's slots are dealt out like cards, one to each in turn.
+
+  Members come first, so that no device has two more of them than another.
+  """
+  slots = device + num_devices * jnp.arange(sample.indices.shape[0], dtype=jnp.int32)
+  weights = sample.weights.at[slots].get(mode="fill", fill_value=0)
+  size = jnp.maximum(0, (sample.size - device + num_devices - 1) // num_devices)
+  return Sample(sample.indices[slots], weights, size, sample.population)
+
+
+def slots_of(capacity: int, device: int, num_devices: int) -> np.ndarray:
+  """The slots that `dealt` gives to a device, of so many."""
+  return np.arange(device, capacity, num_devices)

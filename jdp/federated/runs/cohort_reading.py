@@ -1,0 +1,219 @@
+"""Reads the members of a round from a source, while the round before is computed."""
+
+import concurrent.futures
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jdp.data.clients import Examples
+from jdp.data.source_users import SourceUsers
+from jdp.federated.engine.read_cohort import ReadCohort
+from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.sharded import AXIS
+from jdp.sampling import Sample
+
+PyTree = Any
+Made = TypeVar("Made")
+Share = tuple[Examples, np.ndarray, tuple[np.ndarray, ...]]
+_PATIENCE = 10.0  # seconds of waiting, before anything is said of it
+_compiled = lru_cache(maxsize=8)(jax.jit)  # The runs of a sweep over seeds draw by one program.
+
+
+def shapes_of(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> PyTree:
+  """The shapes of the clients' data as a round of one device takes them.
+
+  Raises:
+    ValueError: if the clients are those of a source, and the algorithm's rounds take all clients.
+  """
+  if not isinstance(clients, SourceUsers):
+    return jax.eval_shape(lambda data: jax.tree.map(jnp.asarray, data), clients)
+  return cohort_shapes(clients, slots_of_sample(algorithm, params), 1)
+
+
+def slots_of_sample(algorithm: FederatedAlgorithm, params: PyTree) -> int:
+  """How many slots the samples of an algorithm have, whatever is in them."""
+  if algorithm.sample is None:
+    raise ValueError(
+      "Expected an algorithm that can read its samples from a source, such as dp_fedavg, got one "
+      "whose rounds take the data of all clients; give it those in memory (clients_from_pairs)."
+    )
+  state = jax.eval_shape(algorithm.init, params)
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  sample, _ = jax.eval_shape(algorithm.sample, key, jnp.int32(0), state.sampler)
+  return int(sample.indices.shape[0])
+
+
+def cohort_shapes(users: SourceUsers, capacity: int, num_devices: int) -> ReadCohort:
+  """The shapes of a cohort of so many slots, dealt out over devices."""
+  slots = num_devices, -(-capacity // num_devices)
+
+  def empty() -> ReadCohort:
+    examples = jax.tree.map(
+      lambda x: jnp.zeros((*slots, users.max_examples, *x.shape[1:]), x.dtype), users.seen
+    )
+    words = tuple(jnp.zeros(slots, np.uint32) for _ in users.identities)
+    return ReadCohort(examples, jnp.zeros(slots, np.int32), words, num_devices, len(users))
+
+  return jax.eval_shape(empty)
+
+
+class _Ahead(NamedTuple):
+  """What is being read: a round's number, its members, and the sampler's state after it."""
+
+  number: int
+  shares: concurrent.futures.Future[list[Share]]
+  sampler_state: PyTree
+
+
+class CohortReader:
+  """The cohorts of a run's rounds, read one ahead.
+
+  Every process reads the members of its own devices alone.
+
+  Args:
+    algorithm: whose rounds take them.
+    params: what it begins with.
+    users: all of them.
+    noise_key: of the run, where its rounds are computed.
+    num_rounds: of the whole run. Nothing is read for later ones.
+    mesh: the devices that compute a round. None: one.
+  """
+
+  def __init__(
+    self,
+    algorithm: FederatedAlgorithm,
+    params: PyTree,
+    users: SourceUsers,
+    noise_key: jax.Array,
+    num_rounds: int,
+    mesh: Mesh | None,
+  ):
+    devices = list(mesh.devices.flat) if mesh else [None]
+    capacity = slots_of_sample(algorithm, params)
+    self.shapes = cohort_shapes(users, capacity, len(devices))
+    self._draw = _compiled(algorithm.sample)
+    self._users, self._key, self._num_rounds = users, noise_key, num_rounds
+    here = jax.process_index()
+    self._own = [
+      n for n, device in enumerate(devices) if not device or device.process_index == here
+    ]
+    self._mesh = mesh
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._ahead: _Ahead | None = None
+    self._begun, self._waited, self._said = time.monotonic(), 0.0, False
+
+  def cohorts(self, first: int, count: int, sampler_state: PyTree) -> Iterator[ReadCohort]:
+    """The cohorts of `count` rounds from round `first` on.
+
+    Args:
+      first: the round's number.
+      count: how many rounds.
+      sampler_state: of the first of them.
+
+    Raises:
+      ValueError: if the source fails (`SourceUsers.read`).
+      RuntimeError: if it fails in another process.
+    """
+    for number in range(first, first + count):
+      if self._ahead is None or self._ahead.number != number:
+        self._ahead = self._begin(number, sampler_state)
+      reading, sampler_state = self._ahead.shares, self._ahead.sampler_state
+      shares = _by_all(partial(self._wait, reading))
+      self._ahead = None
+      if number + 1 < self._num_rounds:
+        # Before the round is computed: the device then draws first, and the thread can read.
+        self._ahead = self._begin(number + 1, sampler_state)
+      yield self._on_devices(shares)
+
+  def close(self) -> None:
+    """Ends the reading."""
+    self._thread.shutdown(wait=False, cancel_futures=True)
+
+  def _begin(self, number: int, sampler_state: PyTree) -> _Ahead:
+    """Draws a round's sample, and begins to read its members."""
+    sample, after = self._draw(self._key, np.int32(number), sampler_state)
+    return _Ahead(number, self._thread.submit(self._read, sample), after)
+
+  def _read(self, sample: Sample) -> list[Share]:
+    """What each of this process's devices takes: its members, in the rows of its slots."""
+    indices, size = (np.asarray(x.addressable_data(0)) for x in (sample.indices, sample.size))
+    members = indices[: int(size)]
+    num_devices, slots = self.shapes.numbers.shape
+
+    def share(device: int) -> Share:
+      own = members[device::num_devices]
+      numbers = np.full(slots, -1, np.int32)
+      numbers[: len(own)] = own
+      words = tuple(np.where(numbers < 0, 0, word[numbers]) for word in self._users.identities)
+      return self._users.read(own, slots), numbers, words
+
+    return [share(device) for device in self._own]
+
+  def _wait(self, reading: concurrent.futures.Future[list[Share]]) -> list[Share]:
+    """The result, once it is there. Where most of a run's time is waiting, that is said once."""
+    begun = time.monotonic()
+    while True:
+      try:
+        return reading.result(timeout=_PATIENCE)
+      except TimeoutError:
+        pass
+      finally:
+        now = time.monotonic()
+        self._waited, begun = self._waited + now - begun, now
+        if not self._said and self._waited > max(_PATIENCE, (now - self._begun) / 2):
+          self._said = True
+          warnings.warn(
+            f"The run has waited {self._waited:.0f} of {now - self._begun:.0f} s for its source; "
+            "read with more threads (num_threads), or from a faster disk.",
+            stacklevel=2,
+          )
+
+  def _on_devices(self, shares: list[Share]) -> ReadCohort:
+    """The cohort on the devices that compute it."""
+    leaves, structure = jax.tree.flatten(self.shapes)
+    parts = zip(*map(jax.tree.leaves, shares), strict=True)
+    if self._mesh is None:
+      return jax.tree.unflatten(structure, [jnp.asarray(part[None]) for (part,) in parts])
+    sharding, here = NamedSharding(self._mesh, PartitionSpec(AXIS)), self._mesh.local_devices
+    return jax.tree.unflatten(
+      structure,
+      [
+        jax.make_array_from_single_device_arrays(
+          like.shape,
+          sharding,
+          [jax.device_put(x[None], device) for x, device in zip(part, here, strict=True)],
+        )
+        for like, part in zip(leaves, parts, strict=True)
+      ],
+    )
+
+
+def _by_all(do: Callable[[], Made]) -> Made:
+  """What `do` returns here, once it has succeeded in every process.
+
+  A process that cannot go on ends all with a reason: the others would wait for it in vain.
+  """
+  if jax.process_count() == 1:
+    return do()
+  from jax.experimental import multihost_utils  # Slow to import.
+
+  made, failure = None, None
+  try:
+    made = do()
+  except Exception as error:
+    failure = error
+  failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
+  if failure is not None:
+    raise failure
+  if failed.any():
+    raise RuntimeError(
+      f"Expected process {int(np.argmax(failed))} to go on, got an error, which it shows."
+    )
+  return made  # type: ignore[return-value]

@@ -1,0 +1,259 @@
+"""Runs whose users are read from a source: they are the runs of the same users in memory."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdp import data, models, random, sampling
+from jdp.federated import (
+  CohortLayout,
+  client_mesh,
+  cohort_sum,
+  dp_fedavg,
+  gradient_step,
+  no_improvement,
+  train,
+)
+from jdp.federated.engine import placement
+from jdp.federated.engine.read_cohort import ReadCohort
+from jdp.federated.runs import cohort_reading
+from jdp.matrix_factorization import banded_toeplitz
+from jdp.sampling import Sample
+
+USERS, ROUNDS, DELTA = 30, 7, 1e-3
+_rng = np.random.default_rng(0)
+PAIRS = [
+  (_rng.normal(size=(n, 3)).astype(np.float32), _rng.integers(0, 2, n))
+  for n in _rng.integers(0, 7, USERS)
+]
+MODEL = models.logistic_regression((3,), 2)
+LOSS = models.cross_entropy(MODEL)
+PARAMS = MODEL.init(jax.random.key(0))
+KEYS = {"noise_key": random.seeded_key(5), "data_key": jax.random.key(1)}
+NAMES = [f"user {n}" for n in range(USERS)]
+
+
+class Recorded:
+  """The users of `PAIRS`, with a note of who is read, and by a rule of when that fails."""
+
+  def __init__(self, fails=lambda reads: False, pairs=PAIRS):
+    self.read, self.fails, self.pairs = [], fails, pairs
+
+  def __len__(self):
+    return len(self.pairs)
+
+  def __getitem__(self, number):
+    self.read.append(number)
+    if self.fails(len(self.read)):
+      raise OSError("the disk of user 3")
+    return self.pairs[number]
+
+
+def opened(source, **options):
+  """The source's users; what was read to open it is forgotten."""
+  clients = data.clients_from_source(source, max_examples=4, **options)
+  source.read = []
+  return clients
+
+
+def averaging(clients, **options):
+  arguments = {"cohort_size": 8, "noise_multiplier": 1.0, "num_rounds": ROUNDS, **options}
+  return dp_fedavg(LOSS, clients, clip_norm=0.5, **arguments)
+
+
+def run(clients, options=None, **changes):
+  arguments = {"evaluate_every": 3, "delta": DELTA, **KEYS, **changes}
+  return train(averaging(clients, **(options or {})), PARAMS, clients, **arguments)
+
+
+def assert_same(one, other):
+  jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+  assert one.ledger == other.ledger
+  assert one.metrics == other.metrics
+
+
+CASES = {
+  "Poisson": {},
+  "side by side": {"layout": CohortLayout(3)},
+  "ghost norms": {
+    "layout": CohortLayout(2, ghost_norms=True),
+    "local_update": lambda loss: gradient_step(loss, 0.5),
+  },
+  "a cap on participations": {
+    "sampler": sampling.poisson(USERS, 0.3, max_participations=2),
+    "cohort_size": 9,
+  },
+  "groups in turns": {
+    "sampler": sampling.cyclic_poisson(USERS, 3, 0.5),
+    "cohort_size": 5,
+    "strategy": banded_toeplitz(ROUNDS, 3),
+    "relation": "zero_out",
+  },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_a_source_gives_the_bits_of_memory(monkeypatch, case, devices):
+  monkeypatch.setattr(placement, "_LEAST_WORK", 1 if devices > 1 else 10**9)
+  some = jax.devices()[:devices]
+  monkeypatch.setattr(jax, "devices", lambda: some)
+  memory = data.clients_from_pairs(PAIRS, max_examples=4, names=NAMES)
+  reads = opened(Recorded(), names=NAMES, num_threads=2)
+  assert_same(run(memory, CASES[case]), run(reads, CASES[case]))
+
+
+def test_only_the_members_of_the_rounds_are_read():
+  """Each once for every round that it is in, and nobody for a round that is not done."""
+  source = Recorded()
+  clients = opened(source)
+  algorithm = averaging(clients)
+  train(algorithm, PARAMS, clients, num_rounds=5, evaluate_every=2, **KEYS)
+  state, members = (), []
+  for number in range(5):
+    sample, state = algorithm.sample(KEYS["noise_key"], jnp.int32(number), state)
+    members += sample.indices[: int(sample.size)].tolist()
+  assert source.read == members
+
+
+def test_numbers_take_the_place_of_names():
+  memory = data.clients_from_pairs(PAIRS, max_examples=4)
+  assert_same(run(memory), run(opened(Recorded())))
+
+
+def test_a_run_ends_with_its_budget():
+  """In the middle of a block, whose rounds are read again."""
+  memory, reads = data.clients_from_pairs(PAIRS, max_examples=4), opened(Recorded())
+  results = [run(clients, max_epsilon=3.0) for clients in (memory, reads)]
+  assert results[1].stopped
+  assert 0 < len(results[1].ledger) < ROUNDS
+  assert_same(*results)
+
+
+def test_a_run_that_stops_early_costs_all_its_rounds():
+  memory, reads = data.clients_from_pairs(PAIRS, max_examples=4), opened(Recorded())
+  rule = {"evaluate": lambda params: {"same": 1.0}, "early_stop": no_improvement("same")}
+  results = [run(clients, evaluate_every=2, **rule) for clients in (memory, reads)]
+  assert results[1].stopped_early
+  assert len(results[1].ledger) == ROUNDS
+  assert_same(*results)
+
+
+def test_a_source_that_fails_is_mended_and_the_run_goes_on(tmp_path):
+  """To the same bits. What it says names nobody."""
+  whole = run(opened(Recorded()), workdir=tmp_path / "whole")
+  source = Recorded(fails=lambda reads: reads > 40)
+  with pytest.raises(ValueError, match="got OSError from it; mend it") as failed:
+    run(opened(source), workdir=tmp_path / "failed")
+  assert "user 3" not in str(failed.value)
+  assert_same(run(opened(Recorded()), workdir=tmp_path / "failed"), whole)
+
+
+def test_a_run_does_not_go_on_with_another_source(tmp_path):
+  run(opened(Recorded()), num_rounds=3, workdir=tmp_path / "run")
+  others = [(inputs + 1, labels) for inputs, labels in PAIRS]
+  with pytest.raises(ValueError, match="Expected the data that"):
+    run(opened(Recorded(pairs=others)), workdir=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+  ("pair", "message"),
+  [
+    ((np.ones((2, 4), np.float32), [0, 1]), "got several shapes"),
+    ((np.full((2, 3), np.nan), [0, 1]), "that are finite"),
+    ((np.ones((2, 3)), [0, 1, 1]), "several lengths"),
+    ((np.ones((2, 3)), [0, -1]), "got some below or above"),
+    (np.ones((2, 3)), r"Expected \(inputs, labels\) of every user from the source, got ndarray"),
+  ],
+)
+def test_what_a_user_gives_is_checked_when_it_is_read(pair, message):
+  pairs = [pair if number == 5 else own for number, own in enumerate(PAIRS * 10)]
+  clients = opened(Recorded(pairs=pairs))
+  with pytest.raises(ValueError, match=message):
+    run(clients, {"cohort_size": 300})
+
+
+def test_shapes_tell_nothing_of_a_user():
+  """Data that differ in one user, also in who is largest, are of one program's shapes."""
+
+  def shapes(pairs):
+    clients = opened(Recorded(pairs=pairs))
+    return cohort_reading.shapes_of(averaging(clients), PARAMS, clients)
+
+  huge = (np.ones((1000, 3), np.float32), np.ones(1000, int))
+  assert shapes(PAIRS) == shapes([huge, *PAIRS[1:]])
+  assert shapes(PAIRS).examples.inputs.shape[2] == 4
+
+
+def test_rounds_are_compiled_once():
+  traces = []
+
+  def counted(params, examples):
+    traces.append(1)
+    return LOSS(params, examples)
+
+  clients = opened(Recorded())
+  algorithm = dp_fedavg(
+    counted, clients, cohort_size=8, clip_norm=0.5, noise_multiplier=1.0, num_rounds=ROUNDS
+  )
+  train(algorithm, PARAMS, clients, num_rounds=1, **KEYS)
+  once = len(traces)
+  train(algorithm, PARAMS, clients, evaluate_every=2, **KEYS)
+  assert len(traces) == once
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_who_is_not_in_the_sample_adds_nothing(devices):
+  """Were another cohort read than the round's, nobody would take part who was not drawn."""
+  mesh = client_mesh(jax.devices()[:devices]) if devices > 1 else None
+  sample = Sample(jnp.arange(8), jnp.ones(8), jnp.int32(6), 30)
+
+  def total(numbers):
+    numbers = np.pad(np.array(numbers), (0, -8 % devices), constant_values=-1)
+    numbers = numbers.reshape(-1, devices).T.astype(np.int32)
+    examples = data.Examples(numbers[..., None, None] + 1.0, numbers[..., None], numbers[..., None])
+    cohort = ReadCohort(jax.tree.map(jnp.float32, examples), jnp.asarray(numbers), (), devices, 30)
+    return cohort_sum(
+      lambda keys, shared, user, weight: weight * user.inputs.sum(), (), (), sample, cohort,
+      chunk_size=2, mesh=mesh,
+    )  # fmt: skip
+
+  assert total(range(8)) == 21
+  assert total([0, 1, 2, 9, 9, 5, 6, 7]) == 1 + 2 + 3 + 6
+  assert total([-1] * 8) == 0
+
+
+def test_a_slow_source_is_named(monkeypatch):
+  """Once, when most of the time is waiting."""
+  monkeypatch.setattr(cohort_reading, "_PATIENCE", 0.05)
+  source = Recorded()
+  clients = opened(source)
+  source.fails = lambda reads: time.sleep(0.03)
+  with pytest.warns(UserWarning, match=r"has waited \d+ of \d+ s for its source") as warned:
+    run(clients)
+  assert len(warned) == 1
+
+
+def test_procedures_that_take_all_clients_refuse_a_source():
+  clients = opened(Recorded())
+  algorithm = averaging(clients)._replace(sample=None)
+  with pytest.raises(ValueError, match="can read its samples from a source"):
+    train(algorithm, PARAMS, clients, **KEYS)
+
+
+def test_no_thread_is_left():
+  before = threading.active_count()
+  run(opened(Recorded()))
+  source = Recorded(fails=lambda reads: reads > 20)
+  with pytest.raises(ValueError, match="OSError"):
+    run(opened(source))
+  for _ in range(100):
+    if threading.active_count() <= before:
+      return
+    time.sleep(0.05)
+  raise AssertionError("A thread that reads outlives its run.")
