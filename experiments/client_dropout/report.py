@@ -332,7 +332,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
   )
   facts = {
     "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
-    "examples of a user": f"{'' if problem.equal else 'up to '}{problem.sizes.max()}",
+    "examples of a user": f"{'' if problem.equal else 'up to '}{np.asarray(problem.sizes).max()}",
     "model": f"{options.model}, {problem.dim} parameters",
     "dropout": ", ".join(LOST[name] for name in options.dropout_models),
     "local training": training,

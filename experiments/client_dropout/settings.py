@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 
 from experiments.runner.cohorts import layout_of
@@ -324,7 +325,7 @@ def dropout_of(
     "bursty": lambda: dropout.bursty(
       n, rate, options.mean_rounds, group_size=options.burst_clients
     ),
-    "by_size": lambda: dropout.by_size(problem.sizes.tolist(), rate),
+    "by_size": lambda: dropout.by_size(np.asarray(problem.sizes).tolist(), rate),
   }
   return dropout.with_calibrations(make[name](), [options.calibration_dropout] * calibrations)
 

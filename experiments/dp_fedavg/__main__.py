@@ -169,6 +169,11 @@ def prepare(options: DPFedAvgOptions) -> Work:
 
 def _selection(options: DPFedAvgOptions, problem: LearningProblem) -> Work:
   """The work of a choice among the private settings."""
+  if problem.sizes is None:
+    raise ValueError(
+      "Expected users in memory with --select, whose scores are averaged, got --dataset=source; "
+      "leave one out."
+    )
   own = dataclasses.replace(options, runs=("private",))
   rows = make_rows(paid(own, problem), problem)
   if any(row.options.clipping == "adaptive" for row in rows):
@@ -217,11 +222,10 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
       label = ", ".join(filter(None, [_RUNS[run], variations.described(row)]))
       make, federation = made[run](chosen, problem)
       delta = federation.actual.delta if federation else None
-      public = {
-        "none": "",
-        "private": taken_as_public(chosen, problem),
-        "dp_sgd": problem.public(Unit.EXAMPLE),
-      }[run]
+      public = ""
+      if federation is not None:
+        of_users = run == "private"
+        public = taken_as_public(chosen, problem) if of_users else problem.public(Unit.EXAMPLE)
       part, private = _UNITS.get(run, Unit.USER), federation is not None
       algorithm = make(**layout_of(chosen))
       setting = Setting(name, label, algorithm, private, delta, public, part, make)
@@ -254,16 +258,16 @@ def _varied(options: DPFedAvgOptions, row: Mapping[str, str]) -> DPFedAvgOptions
 
 def _baseline(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, None]:
   """Training without privacy: the true average of cohorts of a fixed size, by the same code."""
-  if not options.cohort_size <= len(problem.sizes):
+  if not options.cohort_size <= problem.num_users:
     raise ValueError(
-      f"Expected --cohort_size of at most {len(problem.sizes)} users, got {options.cohort_size}."
+      f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
     )
-  sampler = sampling.fixed_size(len(problem.sizes), options.cohort_size)
+  sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
   return _averaging(options, problem, true_average(), sampler, relation="replace_one"), None
 
 
 def _private(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
-  federation = make_federation(options, problem.sizes, problem.prior)
+  federation = make_federation(options, problem.num_users, problem.sizes, problem.prior)
   shapes = jax.eval_shape(problem.init, jax.random.key(0))
   average = make_average(
     options, shapes, federation.actual.noise_multiplier, federation.expected_weight

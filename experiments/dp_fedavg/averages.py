@@ -139,19 +139,23 @@ class Federation(NamedTuple):
   prior: Ledger
 
 
-def make_federation(options: Any, sizes: np.ndarray, prior: Ledger = Ledger()) -> Federation:
+def make_federation(
+  options: Any, num_users: int, sizes: np.ndarray | None, prior: Ledger = Ledger()
+) -> Federation:
   """Chooses sampler, noise and delta.
 
   Args:
     options: `AverageOptions` and `TrainingOptions` in one.
-    sizes: n_k as int [users]. `taken_as_public` says what of them is used.
+    num_users: N.
+    sizes: n_k as int [users]. `taken_as_public` says what of them is used. None: they are unknown.
     prior: what was released about the users before the first round.
 
   Raises:
     ValueError: if a cohort is larger than the number of its users, or if only one of the two
-      options of a larger cohort's noise is given.
+      options of a larger cohort's noise is given. Also if a mean weight is to follow from unknown
+      sizes.
   """
-  num_users, mean_weight = len(sizes), _mean_weight(options, sizes)
+  mean_weight = _mean_weight(options, sizes)
   size, population = options.noise_cohort_size, options.noise_population
   if (size is None) != (population is None):
     raise ValueError(
@@ -233,11 +237,18 @@ def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
   return None if options.weights == "equal" else weight_by_examples(options.weight_cap)
 
 
-def _mean_weight(options: Any, sizes: np.ndarray) -> float:
+def _mean_weight(options: Any, sizes: np.ndarray | None) -> float:
   """W over the number of users."""
   if options.weights == "equal":
     return 1.0
-  return options.mean_weight or float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
+  if options.mean_weight is not None:
+    return options.mean_weight
+  if sizes is None:
+    raise ValueError(
+      "Expected --mean_weight with --weights=examples and --dataset=source, got none: nobody "
+      "counted the users' examples; fix it beforehand."
+    )
+  return float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
 
 
 def _clip_norm(options: Any) -> float | optax.Schedule:

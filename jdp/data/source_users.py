@@ -53,6 +53,13 @@ class SourceUsers:
     return len(self.source)
 
   @property
+  def shape(self) -> Examples:
+    """The shapes of one user's examples, with padding."""
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct((self.max_examples, *x.shape[1:]), x.dtype), self.seen
+    )
+
+  @property
   def begun_with(self) -> PyTree:
     """What tells this source from another without reading all of it."""
     return np.int64(len(self)), np.int64(self.max_examples), self.identities, self.seen

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from experiments.runner.options import option
-from experiments.runner.problems import own_model
+from experiments.runner.problems import own_model, own_source
 from experiments.runner.problems.images import (
   DATASETS,
   EXAMPLES_HELP,
@@ -15,6 +15,7 @@ from experiments.runner.problems.images import (
   PARTITIONS,
   ClassificationOptions,
   image_problem,
+  source_problem,
 )
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.public_start import PublicStartOptions
@@ -23,6 +24,7 @@ from experiments.runner.problems.text_options import TEXT, TextOptions
 from jdp import _validate
 
 _IMAGES = {"dataset": DATASETS}
+_CLASSES = {"dataset": (*DATASETS, "source")}
 
 # The options that decide who the users are, what each has, and who is public. Two runs that differ
 # in one of them may have different users: one user may be several of the other run's, or was public
@@ -32,6 +34,7 @@ USERS = (
   "dataset",
   "data_dir",
   "data_file",
+  "source",
   "data_seed",
   "partition",
   "concentration",
@@ -54,8 +57,12 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
 
   dataset: str = option(
     "digits",
-    "The data: digits needs no file, arrays are your own, modules takes the texts of Python's own.",
-    choices=(*DATASETS, *TEXT),
+    "The data: digits needs no file, arrays and source are your own, in memory or read by the "
+    "round, modules takes the texts of Python's own.",
+    choices=(*DATASETS, "source", *TEXT),
+  )
+  source: str | None = option(
+    None, own_source.HELP, check=own_source.check_name, when={"dataset": ("source",)}
   )
   data_dir: str | None = option(
     None,
@@ -64,7 +71,7 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
   )
   partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS, when=_IMAGES)
   examples_per_user: int | None = option(
-    None, EXAMPLES_HELP, check=partial(_validate.integer, 1), when=_IMAGES
+    None, EXAMPLES_HELP, check=partial(_validate.integer, 1), when=_CLASSES
   )
   num_users: int | None = option(
     None, NUM_USERS_HELP, check=partial(_validate.integer, 1), when=_IMAGES
@@ -76,7 +83,7 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
     check=partial(_validate.integer, 1),
     when=_IMAGES,
   )
-  model: str = option("logistic", own_model.HELP, check=own_model.check_name, when=_IMAGES)
+  model: str = option("logistic", own_model.HELP, check=own_model.check_name, when=_CLASSES)
 
 
 def load_problem(options: Any) -> LearningProblem:
@@ -97,4 +104,6 @@ def load_problem(options: Any) -> LearningProblem:
     )
   if options.dataset in TEXT:
     return text_problem(options)
+  if options.dataset == "source":
+    return source_problem(options, precision=options.precision)
   return image_problem(options, precision=options.precision)

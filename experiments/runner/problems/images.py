@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import option
-from experiments.runner.problems import own_model
+from experiments.runner.problems import own_model, own_source
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.public_start import with_public_start
@@ -108,31 +108,72 @@ def image_problem(
   users = _users(options, dataset)
   public = _public(options, users)
   users = users[len(public) :]
-  test = jax.tree.map(jnp.asarray, dataset.test)
+  problem = _classification(
+    options,
+    model,
+    clients=jax.tree.map(
+      jnp.asarray, arrange(dataset.train, users, max_examples=_declared(options))
+    ),
+    test=jax.tree.map(jnp.asarray, dataset.test),
+    sizes=np.array([len(user) for user in users]),
+    name=f"{options.dataset}, partition {options.partition}",
+    precision=precision,
+  )
+  if not len(public):
+    return problem
+  images = np.concatenate(public)
+  passes = f"{options.public_passes} passes"
+  problem.facts["public"] = f"{len(images)} images of {len(public)} others, {passes}"
+  public_examples = partial(jax.tree.map, lambda x: x[images], dataset.train)
+  return with_public_start(problem, options, public_examples, sgd_rate=_PUBLIC_RATE)
+
+
+def source_problem(options: Any, *, precision: str = "float32") -> LearningProblem:
+  """Opens the users' source and makes the model.
+
+  Args:
+    options: `ProblemOptions` with a source.
+    precision: of local training (`CohortOptions`).
+
+  Raises:
+    ValueError: if the source is not one (`own_source`), or the model does not fit it.
+  """
+  if options.examples_per_user is None:
+    raise ValueError(
+      "Expected --examples_per_user with --dataset=source, got none: every user is padded to it; "
+      "declare a bound."
+    )
+  users, test, num_classes = own_source.open_source(options.source, options.examples_per_user)
+  model = own_model.make_model(options.model, test.inputs.shape[1:], num_classes, Unit.USER)
+  return _classification(
+    options, model, users, test, sizes=None, name=options.source, precision=precision
+  )
+
+
+def _classification(
+  options: Any,
+  model: models.Model,
+  clients: PyTree,
+  test: data.Examples,
+  *,
+  sizes: np.ndarray | None,
+  name: str,
+  precision: str,
+) -> LearningProblem:
+  """The problem of a model and its data, of which the report says the name."""
   accuracy = jax.jit(partial(models.accuracy, model))
   problem = LearningProblem(
     init=model.init,
     loss=models.cross_entropy(in_precision(model, precision)),
     evaluate=lambda params: {"test_accuracy": accuracy(params, test)},
-    clients=jax.tree.map(
-      jnp.asarray, arrange(dataset.train, users, max_examples=_declared(options))
-    ),
-    sizes=np.array([len(user) for user in users]),
+    clients=clients,
+    sizes=sizes,
     headline="test_accuracy",
     facts={},
-    equal=options.partition in ("iid", "label"),
+    equal=sizes is not None and options.partition in ("iid", "label"),
   )
-  facts = {
-    "data": f"{options.dataset}, partition {options.partition}",
-    "model": f"{options.model}, {problem.dim} parameters",
-  }
-  problem = problem._replace(facts=facts)
-  if not len(public):
-    return problem
-  images = np.concatenate(public)
-  facts["public"] = f"{len(images)} images of {len(public)} others, {options.public_passes} passes"
-  public_examples = partial(jax.tree.map, lambda x: x[images], dataset.train)
-  return with_public_start(problem, options, public_examples, sgd_rate=_PUBLIC_RATE)
+  facts = {"data": name, "model": f"{options.model}, {problem.dim} parameters"}
+  return problem._replace(facts=facts)
 
 
 def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from experiments.runner.reports.parts import Part
 from experiments.runner.runs.workdir import Workdir
-from jdp.data import PackedUsers
+from jdp.data import PackedUsers, SourceUsers
+from jdp.federated.engine.sharded import num_clients
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 from jdp.models import Loss
@@ -24,10 +25,11 @@ class LearningProblem(NamedTuple):
     init: key -> parameters.
     loss: (parameters, a client's examples) -> mean loss, for local training.
     evaluate: parameters -> name -> scalar, jitted, on data of nobody in `clients`.
-    clients: the users' data: `PackedUsers`, or `Examples` with leading axes [users, examples of the
-      largest user]. A client's `mask` has one axis, of examples. An example is an element of a
-      local batch: an image, or a sequence of words.
-    sizes: n_k as int [users]. It is the number of examples of each user.
+    clients: the users' data: `PackedUsers`, `SourceUsers`, or `Examples` with leading axes [users,
+      examples of the largest user]. A client's `mask` has one axis, of examples. An example is an
+      element of a local batch: an image, or a sequence of words.
+    sizes: n_k as int [users]. It is the number of examples of each user. None: they are in a
+      source, and nobody counted them.
     headline: name of the metric that tables and plots are about, a share in [0, 1].
     facts: what the report says about data and model, name -> value.
     parts: (label of a row -> the last parameters of its first repetition) -> further parts of the
@@ -45,7 +47,7 @@ class LearningProblem(NamedTuple):
   loss: Loss
   evaluate: Callable[[PyTree], dict[str, jax.Array]]
   clients: PyTree
-  sizes: np.ndarray
+  sizes: np.ndarray | None
   headline: str
   facts: dict[str, Any]
   parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
@@ -61,11 +63,21 @@ class LearningProblem(NamedTuple):
   @property
   def num_users(self) -> int:
     """N, public."""
-    return len(self.sizes)
+    return num_clients(self.clients)
 
   def num_records(self, unit: Unit) -> int:
-    """The number of units of privacy, public: of all users' examples, or of the users."""
-    return int(self.sizes.sum()) if unit == Unit.EXAMPLE else self.num_users
+    """The number of units of privacy, public: of all users' examples, or of the users.
+
+    Raises:
+      ValueError: if the units are examples of a source.
+    """
+    if unit != Unit.EXAMPLE:
+      return self.num_users
+    if self.sizes is None:
+      raise ValueError(
+        "Expected runs whose unit is a user with --dataset=source, got dp_sgd; leave it out."
+      )
+    return int(self.sizes.sum())
 
   def public(self, unit: Unit) -> str:
     """What every run takes as public although it is computed from the protected data.
@@ -77,14 +89,20 @@ class LearningProblem(NamedTuple):
   @property
   def _width(self) -> str:
     """How many examples every user is padded to, and whether that was declared."""
-    if isinstance(self.clients, PackedUsers) and self.clients.declared:
-      return f", n = {self.clients.width}, the declared bound on a user's examples"
+    declared = None
+    if isinstance(self.clients, SourceUsers):
+      declared = self.clients.max_examples
+    elif isinstance(self.clients, PackedUsers) and self.clients.declared:
+      declared = self.clients.width
+    if declared is not None:
+      return f", n = {declared}, the declared bound on a user's examples"
+    assert self.sizes is not None
     return f", n = {self.sizes.max()}, the examples of the largest user"
 
   @property
   def described(self) -> dict[str, Any]:
     """`facts` and the number of users. The users' sizes are private and left out."""
-    return {**self.facts, "users": len(self.sizes)}
+    return {**self.facts, "users": self.num_users}
 
   @property
   def dim(self) -> int:

@@ -21,13 +21,13 @@ HELP = (
   "What is learnt: logistic, cnn, or package.module:factory of your own, which makes a "
   "jdp.models.Model of the inputs' shape and the number of classes."
 )
-_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def check_name(**names: str) -> None:
   """Refuses what is neither the name of a model nor an import path."""
   for option, name in names.items():
-    if name not in MODELS and not _PATH.fullmatch(name):
+    if name not in MODELS and not PATH.fullmatch(name):
       raise ValueError(
         f"Expected {option} to be {', '.join(MODELS)} or package.module:factory, got {name!r:.60}."
       )
@@ -78,12 +78,17 @@ def _look_here() -> None:
     sys.path.insert(0, os.getcwd())
 
 
-def _made(name: str, input_shape: tuple[int, ...], num_classes: int) -> Model:
-  """What the factory of this import path makes."""
+def imported(name: str) -> Any:
+  """What an import path names."""
   module, factory = name.split(":")
   _look_here()
+  return getattr(importlib.import_module(module), factory)
+
+
+def _made(name: str, input_shape: tuple[int, ...], num_classes: int) -> Model:
+  """What the factory of this import path makes."""
   try:
-    made: Any = getattr(importlib.import_module(module), factory)(input_shape, num_classes)
+    made: Any = imported(name)(input_shape, num_classes)
   except Exception as error:  # whatever a user's own code raises
     raise _refused(name, f"{type(error).__name__}: {error}") from error
   if not isinstance(made, Model):

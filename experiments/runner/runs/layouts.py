@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.runner import processes
 from experiments.runner.runs.workdir import Workdir
-from jdp.data import PackedUsers
+from jdp.data import PackedUsers, SourceUsers
 from jdp.federated import CohortLayout, FederatedAlgorithm
 from jdp.federated.engine import placement
 from jdp.federated.engine.cohort_layout import candidates, least_time
@@ -83,6 +83,11 @@ def _arguments(layout: CohortLayout, ghost_norms: bool) -> dict[str, Any]:
 
 def _made_up(clients: PyTree) -> PyTree:
   """Clients of the same shapes, full of ones; whole numbers are zero, valid as any label."""
+  if isinstance(clients, SourceUsers):
+    counts = np.full(len(clients), clients.max_examples, np.int32)
+    return PackedUsers(
+      _made_up(clients.shape), np.zeros_like(counts), counts, clients.max_examples, declared=True
+    )
   if isinstance(clients, PackedUsers):
     counts = np.full(len(clients.counts), clients.width, np.int32)
     examples = _made_up(clients.examples)

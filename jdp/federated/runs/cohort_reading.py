@@ -107,7 +107,8 @@ class CohortReader:
     self._mesh = mesh
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._ahead: _Ahead | None = None
-    self._begun, self._waited, self._said = time.monotonic(), 0.0, False
+    self._waits, self._said = 0, False
+    self._left = self._waited = self._computed = 0.0  # seconds
 
   def cohorts(self, first: int, count: int, sampler_state: PyTree) -> Iterator[ReadCohort]:
     """The cohorts of `count` rounds from round `first` on.
@@ -157,23 +158,30 @@ class CohortReader:
     return [share(device) for device in self._own]
 
   def _wait(self, reading: concurrent.futures.Future[list[Share]]) -> list[Share]:
-    """The result, once it is there. Where most of a run's time is waiting, that is said once."""
+    """The result, once it is there. Where a run waits more than it computes, that is said once."""
     begun = time.monotonic()
-    while True:
-      try:
-        return reading.result(timeout=_PATIENCE)
-      except TimeoutError:
-        pass
-      finally:
-        now = time.monotonic()
-        self._waited, begun = self._waited + now - begun, now
-        if not self._said and self._waited > max(_PATIENCE, (now - self._begun) / 2):
-          self._said = True
-          warnings.warn(
-            f"The run has waited {self._waited:.0f} of {now - self._begun:.0f} s for its source; "
-            "read with more threads (num_threads), or from a faster disk.",
-            stacklevel=2,
-          )
+    if self._waits > 1:  # The first round compiles.
+      self._computed += begun - self._left
+    self._waits += 1
+    try:
+      while True:
+        try:
+          return reading.result(timeout=_PATIENCE)
+        except TimeoutError:
+          self._warn(self._waited + time.monotonic() - begun)
+    finally:
+      self._left = time.monotonic()
+      self._waited += self._left - begun
+      self._warn(self._waited)
+
+  def _warn(self, waited: float) -> None:
+    if not self._said and waited > max(_PATIENCE, self._computed):
+      self._said = True
+      warnings.warn(
+        f"The run has waited {waited:.0f} s for its source and computed for "
+        f"{self._computed:.0f} s; read with more threads (num_threads), or from a faster disk.",
+        stacklevel=2,
+      )
 
   def _on_devices(self, shares: list[Share]) -> ReadCohort:
     """The cohort on the devices that compute it."""

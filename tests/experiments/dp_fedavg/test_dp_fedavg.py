@@ -92,7 +92,7 @@ S, Z, C = 0.5, 1.3, 200 * 0.75  # of the plan, with users who weigh 3/4 on avera
 )
 def test_noise_is_that_of_the_larger_cohorts_average(given, stddev):
   chosen = options(clip_norm=S, weights="examples", weight_cap=10.0, **PLAN, **given)
-  federation = make_federation(chosen, np.array([5, 10, 40, 5] * 50))
+  federation = make_federation(chosen, 200, np.array([5, 10, 40, 5] * 50))
   params = {"a": {"w": jnp.zeros(20_000)}, "b": {"w": jnp.zeros(10_000)}}
   average = make_average(
     chosen, params, federation.actual.noise_multiplier, federation.expected_weight
@@ -114,7 +114,7 @@ def weighed(**given):
   chosen = options(weights="examples", weight_cap=10.0, **given)
   sizes = np.array([5, 10, 40, 5] * 50)
   task = LearningProblem(None, None, None, None, sizes, "", {})
-  return make_federation(chosen, sizes).expected_weight, taken_as_public(chosen, task)
+  return make_federation(chosen, len(sizes), sizes).expected_weight, taken_as_public(chosen, task)
 
 
 def test_weights_of_the_users_are_said_to_be_public_where_no_flag_fixes_them():
@@ -134,7 +134,7 @@ def test_a_mean_weight_without_weights_or_above_one_is_refused(given):
 
 def test_a_target_is_met_by_the_plan():
   chosen = options(target_epsilon=2.0, **PLAN)
-  federation = make_federation(chosen, np.full(200, 10))
+  federation = make_federation(chosen, 200, np.full(200, 10))
   z, delta = federation.planned.noise_multiplier, federation.planned.delta
   assert accounting.epsilon(ledger.subsampled_gaussian(0.02, z, 4), delta) == pytest.approx(
     2.0, rel=1e-3
@@ -540,11 +540,12 @@ def test_a_budget_for_examples_is_at_their_delta(finished, tmp_path):
 def test_a_target_is_for_earlier_releases_too():
   prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5)))
   chosen = options(target_epsilon=2.0)
-  plan = make_federation(chosen, np.full(200, 10), prior).actual
+  plan = make_federation(chosen, 200, np.full(200, 10), prior).actual
   spent = prior + ledger.subsampled_gaussian(0.1, plan.noise_multiplier, 4)
   assert accounting.epsilon(spent, plan.delta) == pytest.approx(2.0, rel=1e-3)
   assert (
-    plan.noise_multiplier > 1.05 * make_federation(chosen, np.full(200, 10)).actual.noise_multiplier
+    plan.noise_multiplier
+    > 1.05 * make_federation(chosen, 200, np.full(200, 10)).actual.noise_multiplier
   )
 
 

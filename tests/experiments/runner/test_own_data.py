@@ -35,6 +35,34 @@ def none(input_shape, num_classes):
   return None
 """
 
+SOURCES = """
+import numpy as np
+
+def users():
+  def examples(seed):
+    rng = np.random.default_rng(seed)
+    return rng.random((seed % 4, 4)), np.arange(seed % 4) % 3
+  return [examples(seed) for seed in range(20)], examples(7), 3
+
+def failing():
+  class Source(list):
+    reads = 0
+    def __getitem__(self, number):
+      self.reads += 1
+      if self.reads > 40:
+        raise OSError
+      return super().__getitem__(number)
+  source, test, num_classes = users()
+  return Source(source), test, num_classes
+
+def of_another_shape():
+  source, (inputs, labels), num_classes = users()
+  return source, (inputs[:, :2], labels), num_classes
+
+def alone():
+  return users()[0]
+"""
+
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
@@ -49,10 +77,12 @@ def own(tmp_path, monkeypatch):
   np.savez(tmp_path / "mine.npz", **arrays)
   np.savez(tmp_path / "users.npz", **arrays, users=np.repeat(np.arange(10), 3))
   (tmp_path / "own_models.py").write_text(textwrap.dedent(MODELS))
+  (tmp_path / "own_sources.py").write_text(SOURCES)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, "path", [*sys.path])
   yield tmp_path
   sys.modules.pop("own_models", None)
+  sys.modules.pop("own_sources", None)
 
 
 def prepare(name, *, resume=False, **given):
@@ -124,4 +154,54 @@ def test_what_does_not_fit_is_a_sentence_before_anything_is_written(own, given, 
   arguments = {name: value for name, value in arguments.items() if value is not None}
   with pytest.raises(ValueError, match=message):
     prepare("private_federated", **arguments)
+  assert not (own / "run").exists()
+
+
+SOURCE = {"dataset": "source", "examples_per_user": 2, "cohort_size": 5}
+RUNS = {"runs": ("private",), "num_rounds": 6, "eval_every": 2, "seeds": 1}
+
+
+def run(experiment, workdir, *, resume=False, **given):
+  launch.execute(launch.prepare(experiment, given, launch.Location(path=workdir, resume=resume)))
+
+
+def test_a_source_of_ones_own_is_read_and_when_it_fails_the_run_goes_on(own):
+  experiment = importlib.import_module("experiments.dp_fedavg.__main__").EXPERIMENT
+  run(experiment, "whole", source="own_sources:users", **SOURCE, **RUNS)
+  with pytest.raises(ValueError, match="got OSError from it; mend it"):
+    run(experiment, "mended", source="own_sources:failing", **SOURCE, **RUNS)
+  module = own / "own_sources.py"
+  module.write_text(module.read_text().replace("if self.reads > 40", "if False"))
+  sys.modules.pop("own_sources")
+  run(experiment, "mended", resume=True)
+  whole, mended = (
+    [np.load(path) for path in sorted((own / name).rglob("params.npz"))]
+    for name in ("whole", "mended")
+  )
+  assert whole
+  for one, other in zip(whole, mended, strict=True):
+    for name in one.files:
+      np.testing.assert_array_equal(one[name], other[name])
+  assert "n = 2, the declared bound on a user's examples" in (own / "whole/report.md").read_text()
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    ({"source": "own_sources"}, "Expected --source to be package.module:factory"),
+    ({"source": None}, "Expected --source with --dataset=source, got none"),
+    ({"source": "own_sources:alone"}, r"to return \(source, \(test inputs, test labels\), number"),
+    ({"source": "own_sources:of_another_shape"}, r"Expected test inputs of shape \(4,\)"),
+    ({"source": "own_sources:users", "examples_per_user": None}, "every user is padded to it"),
+    ({"source": "own_sources:users", "runs": ("dp_sgd",)}, "whose unit is a user"),
+    ({"source": "own_sources:users", "weights": "examples"}, "Expected --mean_weight"),
+    (
+      {"source": "own_sources:users", "select": "private"},
+      "Expected users in memory with --select",
+    ),
+  ],
+)
+def test_what_is_no_source_is_refused_before_anything_is_written(own, given, message):
+  with pytest.raises(ValueError, match=message):
+    prepare("dp_fedavg", **{**SOURCE, "runs": ("private",), **given})
   assert not (own / "run").exists()

@@ -1,5 +1,6 @@
 """Runs whose users are read from a source: they are the runs of the same users in memory."""
 
+import json
 import threading
 import time
 
@@ -23,6 +24,7 @@ from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.federated.runs import cohort_reading
 from jdp.matrix_factorization import banded_toeplitz
 from jdp.sampling import Sample
+from tests.helpers import two_process_scripts, two_processes_source
 
 USERS, ROUNDS, DELTA = 30, 7, 1e-3
 _rng = np.random.default_rng(0)
@@ -233,9 +235,9 @@ def test_a_slow_source_is_named(monkeypatch):
   monkeypatch.setattr(cohort_reading, "_PATIENCE", 0.05)
   source = Recorded()
   clients = opened(source)
-  source.fails = lambda reads: time.sleep(0.03)
-  with pytest.warns(UserWarning, match=r"has waited \d+ of \d+ s for its source") as warned:
-    run(clients)
+  source.fails = lambda reads: time.sleep(0.1)
+  with pytest.warns(UserWarning, match=r"has waited \d+ s for its source and computed") as warned:
+    run(clients, delta=None)
   assert len(warned) == 1
 
 
@@ -257,3 +259,21 @@ def test_no_thread_is_left():
       return
     time.sleep(0.05)
   raise AssertionError("A thread that reads outlives its run.")
+
+
+@pytest.mark.slow
+def test_two_processes_read_their_own_users_and_fail_together(tmp_path, monkeypatch):
+  """Mended, they end with the bits of one process on as many devices, and in memory."""
+  processes = two_process_scripts.start("two_processes_source.py", tmp_path, devices=2)
+  monkeypatch.setattr(placement, "_LEAST_WORK", 1)
+  pairs = two_processes_source.Users().pairs
+  alone = two_processes_source.trained(data.clients_from_pairs(pairs, max_examples=4), None)
+  two_process_scripts.finish(processes)
+  first, second = (json.loads((tmp_path / f"{n}.json").read_text()) for n in range(2))
+  assert "got OSError from it; mend it" in second["failure"]
+  assert "Expected process 1 to go on" in first["failure"]
+  # Everybody is in every round: slots are dealt out to four devices, two of each process.
+  assert sorted(first["read"] + second["read"]) == list(range(two_processes_source.USERS))
+  assert sorted(first["read"]) == [n for n in range(40) if n % 4 < 2]
+  expected = [leaf.tolist() for leaf in jax.tree.leaves(alone.params)]
+  assert first["params"] == second["params"] == expected
