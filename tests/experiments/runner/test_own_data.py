@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_a_sentence_before_anything_is_written(own, given, 
 
 
 SOURCE = {"dataset": "source", "examples_per_user": 2, "cohort_size": 5}
-RUNS = {"runs": ("private",), "num_rounds": 6, "eval_every": 2, "seeds": 1}
+RUNS = {"runs": ("private",), "num_rounds": 6, "eval_every": 2, "seeds": 1, "noise_seed": 3}
 
 
 def run(experiment, workdir, *, resume=False, **given):
