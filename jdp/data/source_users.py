@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -15,8 +15,15 @@ from jdp.data.clients import LABEL_KINDS, Examples, examples
 from jdp.data.packed import identities_of
 
 PyTree = Any
-Pair = tuple[np.ndarray, PyTree]
 _LOOKED_AT = 64  # users, evenly spread, when a source is opened
+
+
+class _User(NamedTuple):
+  """What a source has of a user: arrays of so many rows, and how (inputs, labels) hold them."""
+
+  rows: int
+  arrays: list[np.ndarray]
+  structure: Any
 
 
 class Source(Protocol):
@@ -77,10 +84,10 @@ class SourceUsers:
       ValueError: if the source fails, or gives what `clients_from_source` does not expect. No
         message names a user: who was read is the sample, which is secret.
     """
-    pairs = _read(self.source, numbers, self.max_examples, self.num_threads)
-    counts = np.array([len(inputs) for inputs, _ in pairs], np.int64)
+    users = _read(self.source, numbers, self.max_examples, self.num_threads)
+    counts = np.array([user.rows for user in users], np.int64)
     # Where an example goes, among the rows of all users.
-    skipped = np.arange(len(pairs)) * self.max_examples - (np.cumsum(counts) - counts)
+    skipped = np.arange(len(users)) * self.max_examples - (np.cumsum(counts) - counts)
     places = np.arange(counts.sum()) + np.repeat(skipped, counts)
 
     def padded(like, values):
@@ -88,18 +95,17 @@ class SourceUsers:
       made[places] = values
       return made.reshape(rows, self.max_examples, *like.shape[1:])
 
-    return jax.tree.map(padded, self.seen, self._joined(pairs))
+    return jax.tree.map(padded, self.seen, self._joined(users))
 
-  def _joined(self, pairs: Sequence[Pair]) -> Examples:
+  def _joined(self, users: Sequence[_User]) -> Examples:
     """The examples of users, one user after the other."""
-    found = [pair for pair in pairs if len(pair[0])]
+    found = [user for user in users if user.rows]
     none = jax.tree.map(lambda x: x[:0], self.seen)
-    if not found:
-      return none
-    if _form(*found[0]) != _form(none.inputs, none.labels):
+    joined = self.to_examples(*_concatenated(found)) if found else none
+    (own, structure), (like, expected) = map(jax.tree.flatten, (joined, none))
+    if (structure, [x.shape[1:] for x in own]) != (expected, [x.shape[1:] for x in like]):
       raise _of_several("shapes")
-    joined = self.to_examples(*_concatenated(found))
-    if [x.dtype for x in jax.tree.leaves(joined)] != [x.dtype for x in jax.tree.leaves(none)]:
+    if [x.dtype for x in own] != [x.dtype for x in like]:
       raise _of_several("types")
     return joined
 
@@ -155,7 +161,7 @@ def clients_from_source(
   if not 0 < len(source) < 2**31:
     raise ValueError(f"Expected a source of 1 to 2^31 - 1 users, got {len(source)}.")
   numbers = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT, dtype=np.int64))
-  found = [pair for pair in _read(source, numbers, max_examples, num_threads) if len(pair[0])]
+  found = [user for user in _read(source, numbers, max_examples, num_threads) if user.rows]
   if not found:
     raise ValueError(
       f"Expected an example of one of {len(numbers)} users, evenly spread over the source, got "
@@ -167,10 +173,8 @@ def clients_from_source(
   return SourceUsers(source, max_examples, identities, seen, to_examples, num_threads)
 
 
-def _read(
-  source: Source, numbers: np.ndarray, max_examples: int, num_threads: int
-) -> Sequence[Pair]:
-  """(inputs, labels) of users as arrays, at most so many rows of each."""
+def _read(source: Source, numbers: np.ndarray, max_examples: int, num_threads: int) -> list[_User]:
+  """What users have, at most so many rows of each."""
   read = partial(_read_user, source, max_examples)
   if num_threads == 1:
     return list(map(read, numbers.tolist()))
@@ -178,7 +182,7 @@ def _read(
     return list(pool.map(read, numbers.tolist()))
 
 
-def _read_user(source: Source, max_examples: int, number: int) -> Pair:
+def _read_user(source: Source, max_examples: int, number: int) -> _User:
   try:
     pair = source[number]
   except Exception as error:  # whatever a user's own code raises
@@ -191,26 +195,31 @@ def _read_user(source: Source, max_examples: int, number: int) -> Pair:
       f"Expected (inputs, labels) of every user from the source, got {type(pair).__name__}; "
       "give both."
     )
-  # A list of numbers is an array, and no pytree.
-  arrays = jax.tree.map(np.asarray, tuple(pair), is_leaf=lambda x: isinstance(x, list))
-  if len({np.shape(x)[:1] for x in jax.tree.leaves(arrays)} | {()}) != 2:
+  leaves, structure = jax.tree.flatten(tuple(pair), is_leaf=_is_list)
+  arrays = [np.asarray(leaf) for leaf in leaves]
+  lengths = {x.shape[:1] for x in arrays}
+  if len(lengths) != 1 or () in lengths:
     raise ValueError(
       "Expected inputs and labels with a row for each example of a user from the source, got "
       "arrays of several lengths; mend it."
     )
-  return jax.tree.map(lambda x: x[:max_examples], arrays)
+  return _User(len(arrays[0][:max_examples]), [x[:max_examples] for x in arrays], structure)
 
 
-def _concatenated(pairs: Sequence[Pair]) -> Pair:
+def _is_list(value: Any) -> bool:
+  """A list of numbers is an array, and no pytree."""
+  return isinstance(value, list)
+
+
+def _concatenated(users: Sequence[_User]) -> tuple[np.ndarray, PyTree]:
   """(inputs, labels) of users who have examples, one user after the other."""
-  if len({_form(*pair) for pair in pairs}) > 1:
-    raise _of_several("shapes")
-  return jax.tree.map(lambda *parts: np.concatenate(parts), *pairs)
-
-
-def _form(inputs: np.ndarray, labels: PyTree) -> str:
-  """The shapes of one example, as arrays of several users must share them to be joined."""
-  return str(jax.tree.map(lambda x: x.shape[1:], (inputs, labels)))
+  first = users[0]
+  shapes = [x.shape[1:] for x in first.arrays]
+  for user in users:
+    if [x.shape[1:] for x in user.arrays] != shapes or user.structure != first.structure:
+      raise _of_several("shapes")
+  parts = zip(*(user.arrays for user in users), strict=True)
+  return jax.tree.unflatten(first.structure, [np.concatenate(part) for part in parts])
 
 
 def _of_several(what: str) -> ValueError:
