@@ -761,6 +761,13 @@ BY_FUNCTION = {
     "names": ["ann"],
     "max_examples": 2,
   },
+  "jdp.data.clients_from_source": {
+    "source": [(np.ones((2, 3)), np.array([0, 1])), ([], [])],
+    "max_examples": 2,
+    "num_classes": 2,
+    "names": ["ann", "bo"],
+    "num_threads": 2,
+  },
   "jdp.data.clients_from_table": {
     "table": {"who": [0, 1], "label": [1, 0], "x": [0.5, 0.25]},
     "user": "who",
