@@ -8,10 +8,11 @@ import array
 import contextlib
 import itertools
 import pathlib
+import re
 import threading
 import urllib.parse
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ _BYTES_LIST, _FLOAT_LIST, _INT_LIST = 1, 2, 3  # the kinds of a tf.train.Feature
 Feature = list[bytes] | np.ndarray
 
 
-def tff_users(path: pathlib.Path, split: str, features: Collection[str]) -> UsersOnDisk:
+def tff_users(path: pathlib.Path, split: str, features: Sequence[str]) -> UsersOnDisk:
   """The users of a split in the order of their names, each with its examples' features.
 
   TensorFlow Federated's files have an index of users, by which one user is found. If a file has
@@ -57,10 +58,11 @@ def tff_users(path: pathlib.Path, split: str, features: Collection[str]) -> User
     begins = file.read(len(_MAGIC))
   if begins != _MAGIC:
     raise _refused(path, "another file")
-  name = urllib.parse.quote(str(path.resolve()))
+  address = urllib.parse.quote(str(path.resolve()))
   # The reader's lock has one thread after another use it.
-  opened = sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-  reader = _Reader(opened, path, split, features)
+  opened = sqlite3.connect(f"file:{address}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+  names = re.compile("|".join(map(re.escape, features)).encode())
+  reader = _Reader(opened, path, split, names)
   reader.open()
   if not reader.users:
     raise _refused(path, f"no user of the split {split!r}")
@@ -70,8 +72,8 @@ def tff_users(path: pathlib.Path, split: str, features: Collection[str]) -> User
 class _Reader:
   """An open file of one split."""
 
-  def __init__(self, opened: Any, path: pathlib.Path, split: str, features: Collection[str]):
-    self._opened, self._path, self._split, self._features = opened, path, split, features
+  def __init__(self, opened: Any, path: pathlib.Path, split: str, names: re.Pattern[bytes]):
+    self._opened, self._path, self._split, self._names = opened, path, split, names
     self._lock = threading.Lock()
     self._rows: UserRows | None = None
     self.users: list[Any] = []
@@ -91,7 +93,7 @@ class _Reader:
     with self._refusing():
       with self._lock:
         messages = self._messages(number)
-      return [parse_example(message, self._features) for (message,) in messages]
+      return [parse_example(message, self._names) for (message,) in messages]
 
   def _messages(self, number: int) -> list[tuple[bytes]]:
     of_user = (self._split, self.users[number])
@@ -129,20 +131,21 @@ def _runs(rows: Iterator[tuple[int, Any]], users: Sequence[Any]) -> UserRows:
   return rows_of_users(owners, firsts, lasts, len(users))
 
 
-def parse_example(message: bytes, features: Collection[str]) -> dict[str, Feature]:
-  """Those features of a serialized `tf.train.Example` that have these names.
+def parse_example(message: bytes, names: re.Pattern[bytes]) -> dict[str, Feature]:
+  """Those features of a serialized `tf.train.Example` that have such names.
 
   Raises:
     ValueError: if it is no such message.
     IndexError: if it is cut short.
   """
   made: dict[str, Feature] = {}
-  for _, _, entries in _fields(message):
-    for _, _, entry in _fields(entries):
-      parts = {number: value for number, _, value in _fields(entry)}
-      name = parts[1].decode() if 1 in parts else ""
-      if name in features:
-        made[name] = _feature(parts.get(2, b""))
+  for _, _, features in _fields(message):
+    for _, _, entry in _fields(features):
+      # Most have other names, and parsing them would take most of the time of reading.
+      if names.search(entry):
+        parts = {number: value for number, _, value in _fields(entry)}
+        if names.fullmatch(name := parts.get(1, b"")):
+          made[name.decode()] = _feature(parts.get(2, b""))
   return made
 
 
@@ -162,8 +165,8 @@ def _feature(message: bytes) -> Feature:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
   """(number, wire type, value) of a protocol buffer's fields."""
-  at = 0
-  while at < len(message):
+  at, end = 0, len(message)
+  while at < end:
     tag, at = _varint(message, at)
     number, wire = tag >> 3, tag & 7
     if wire == _VARINT:
@@ -176,7 +179,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
       size = 4 if wire == _FOUR_BYTES else 8
     else:
       raise ValueError("another wire type")
-    if at + size > len(message):
+    if at + size > end:
       raise ValueError("cut short")
     yield number, wire, message[at : at + size]
     at += size
@@ -191,6 +194,9 @@ def _varints(content: bytes) -> Iterator[int]:
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
   """(A number of 7 bits in each byte, the place behind it)."""
+  value = content[at]
+  if value < 128:  # most are
+    return value, at + 1
   value = 0
   for shift in range(0, 70, 7):
     byte = content[at]
