@@ -4,12 +4,14 @@ A file is read once to find where each user's data are. After that, only users a
 """
 
 import array
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -35,23 +37,26 @@ def leaf_users(paths: list[pathlib.Path]) -> UsersOnDisk:
       is refused if it is damaged, or holds more than `jdp.data.files.size_limit`. Reading a user
       raises it as well: only then its data are looked at.
   """
-  files = [_seekable(path) for path in paths]
   names: dict[str, None] = {}
   places = array.array("q")  # of each user its file, and where it begins and ends there
-  for number, path in enumerate(paths):
-    for name, begin, end in _users_of_file(files[number], path):
-      if name in names:
-        raise ValueError(
-          f"Expected every user once in LEAF's files, got one twice, the second time in {path}; "
-          "give the files of one split."
-        )
-      names[name] = None
-      places.extend((number, begin, end))
+  with contextlib.ExitStack() as opened:
+    files = [opened.enter_context(_seekable(path)) for path in paths]
+    for number, path in enumerate(paths):
+      for name, begin, end in _users_of_file(files[number], path):
+        if name in names:
+          raise ValueError(
+            f"Expected every user once in LEAF's files, got one twice, the second time in {path}; "
+            "give the files of one split."
+          )
+        names[name] = None
+        places.extend((number, begin, end))
+    kept_open = opened.pop_all()
 
   def read(user: int) -> tuple[np.ndarray, np.ndarray]:
     number, begin, end = places[3 * user : 3 * user + 3]
     return _read(files[number], begin, end, paths[number])
 
+  weakref.finalize(read, kept_open.close)
   return UsersOnDisk(tuple(names), read)
 
 
