@@ -27,13 +27,13 @@ class _Index(NamedTuple):
     names: of the users, in order.
     rows: their rows, numbered over all row groups.
     groups: the row groups.
-    firsts: the number of each group's first row.
+    firsts: the number of each group's first row, int [groups].
   """
 
   names: tuple[str, ...]
   rows: UserRows
   groups: list[_Group]
-  firsts: list[int]
+  firsts: np.ndarray
 
 
 @checked
@@ -110,7 +110,7 @@ def _index(paths: Sequence[pathlib.Path], user: str, others: Sequence[str]) -> _
     ranks, names = _in_order(found)
   owned = ranks[np.concatenate(owners)]
   rows = rows_of_users(owned, np.concatenate(starts), np.concatenate(lasts), len(names))
-  return _Index(names, rows, groups, firsts)
+  return _Index(names, rows, groups, np.array(firsts))
 
 
 def _users_of_file(
@@ -125,8 +125,8 @@ def _users_of_file(
       numbers.append(_user_numbers(parquet.read_row_group(group, columns=[user])[user], found))
   if missing:
     raise ValueError(
-      f"Expected columns {', '.join((user, *others))} in {path}, got none named "
-      f"{', '.join(missing)}; name others."
+      f"Expected the columns of user, label and inputs in {path}, got none named "
+      f"{', '.join(map(repr, missing))}; name others."
     )
   return parquet.metadata, numbers
 

@@ -92,7 +92,9 @@ def test_missing_files_columns_and_packages_are_named(tmp_path, monkeypatch):
   with pytest.raises(FileNotFoundError, match="put it there"):
     data.parquet_source(tmp_path, **NAMES)
   path = written(tmp_path / "a", table())
-  with pytest.raises(ValueError, match=r"Expected columns who, label, b in .*, got none named b;"):
+  with pytest.raises(
+    ValueError, match=r"columns of user, label and inputs in .*, got none named 'b'"
+  ):
     data.parquet_source(path, **{**NAMES, "inputs": "b"})
   with pytest.raises(ValueError, match="at least one column in inputs"):
     data.parquet_source(path, **{**NAMES, "inputs": []})
