@@ -16,8 +16,16 @@ from jdp.data.federated_sets.femnist import femnist
 from jdp.data.federated_sets.stackoverflow import stackoverflow
 from jdp.data.named_datasets import arrays, load
 from jdp.data.packed import PackedUsers, pack
+from jdp.data.parquet_files import parquet_source
 from jdp.data.source_users import SourceUsers, clients_from_source
-from jdp.data.text import UserText, python_modules, read_users, sequences, text_users
+from jdp.data.text import (
+  UserText,
+  python_modules,
+  read_users,
+  sequences,
+  text_source,
+  text_users,
+)
 from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
 from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary, vocabulary_event
 
@@ -42,6 +50,7 @@ __all__ = [
   "load",
   "mnist",
   "pack",
+  "parquet_source",
   "partition_by_group",
   "partition_by_label",
   "partition_dirichlet",
@@ -52,6 +61,7 @@ __all__ = [
   "read_users",
   "sequences",
   "stackoverflow",
+  "text_source",
   "text_users",
   "vocabulary_event",
 ]

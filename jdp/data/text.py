@@ -18,6 +18,7 @@ from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.files import first_file, lines
 from jdp.data.packed import PackedUsers, pack
+from jdp.data.users_on_disk import UsersOnDisk
 from jdp.data.vocabulary import BOS, EOS, Vocabulary
 
 _LONGEST = 2**20  # tokens of a sequence
@@ -172,12 +173,7 @@ def text_users(
   >>> users.counts.tolist()
   [3, 1]
   """
-  _validate.integer(1, unroll=unroll)
-  _validate.in_range(1, sys.maxsize, tokens_per_user=tokens_per_user)
-  if tokens_per_user % unroll:
-    raise ValueError(
-      f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."
-    )
+  _check_lengths(tokens_per_user, unroll)
   least = tokens_per_user if equal else 1
   encoded = (_token_pairs(vocabulary, text, tokens_per_user) for text in users)
   parts = [_cut_sequences(pairs, unroll) for pairs in encoded if len(pairs) >= least]
@@ -187,6 +183,47 @@ def text_users(
     )
   numbers = _consecutive([len(part.labels) for part in parts])
   return pack(_concatenated(parts), numbers, max_examples=tokens_per_user // unroll)
+
+
+@checked
+def text_source(
+  vocabulary: Vocabulary, users: UsersOnDisk, *, tokens_per_user: int = 1600, unroll: int = 10
+) -> UsersOnDisk:
+  """Users' texts on disk as sequences of words; for users in memory see `text_users`.
+
+  All users are kept, also those who have fewer tokens or none. So weigh them by their number of
+  sequences (`jdp.federated.weight_by_examples`).
+
+  Args:
+    vocabulary: public.
+    users: each a `UserText`, such as of `jdp.data.stackoverflow`.
+    tokens_per_user: how many tokens of a user are kept, the first ones. A multiple of `unroll`.
+    unroll: tokens of a sequence.
+
+  Returns:
+    The same users, each as (words, words that follow), int32 [sequences, unroll]. A user has at
+    most tokens_per_user / unroll sequences.
+
+  Raises:
+    ValueError: if a number is out of range.
+  """
+  _check_lengths(tokens_per_user, unroll)
+
+  def read(number: int) -> tuple[np.ndarray, np.ndarray]:
+    pairs = _token_pairs(vocabulary, users[number].text, tokens_per_user)
+    own = _cut_sequences(pairs, unroll)
+    return np.asarray(own.inputs), own.labels
+
+  return UsersOnDisk(users.names, read)
+
+
+def _check_lengths(tokens_per_user: int, unroll: int) -> None:
+  _validate.integer(1, unroll=unroll)
+  _validate.in_range(1, sys.maxsize, tokens_per_user=tokens_per_user)
+  if tokens_per_user % unroll:
+    raise ValueError(
+      f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."
+    )
 
 
 @checked

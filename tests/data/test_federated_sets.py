@@ -1,15 +1,20 @@
 """FEMNIST and StackOverflow, read from small files in their distributed formats, or refused."""
 
+import concurrent.futures
 import gzip
 import json
+import os
+import re
 import sqlite3
 import struct
 import traceback
+from functools import partial
 
 import numpy as np
 import pytest
 
-from jdp.data import femnist, stackoverflow
+from jdp.data import Vocabulary, femnist, stackoverflow, text_source, text_users
+from jdp.data.federated_sets import leaf as leaf_files
 from jdp.data.federated_sets.tff import parse_example
 
 SECRET = "wilhelmina"
@@ -48,7 +53,7 @@ def example(**features):
   return field(1, entries)
 
 
-def write_sqlite(path, splits, view=False):
+def write_sqlite(path, splits, view=False, indexed=True):
   """A file of TensorFlow Federated: split -> user -> serialized examples."""
   opened = sqlite3.connect(path)
   opened.execute("CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INT)")
@@ -63,6 +68,8 @@ def write_sqlite(path, splits, view=False):
     opened.execute("CREATE VIEW examples AS SELECT * FROM rows")
   else:
     opened.execute("ALTER TABLE rows RENAME TO examples")
+    if indexed:
+      opened.execute("CREATE INDEX i ON examples (split_name, client_id)")
   opened.commit()
   opened.close()
   return path
@@ -76,7 +83,9 @@ def test_packed_numbers_are_parsed_too():
   """As protocol buffers pack them: -1 in ten bytes, and 300 in two."""
   numbers = b"\xff" * 9 + b"\x01" + b"\xac\x02"
   entry = field(1, b"a") + field(2, field(3, field(1, numbers)))
-  assert parse_example(field(1, field(1, entry)))["a"].tolist() == [-1, 300]
+  other = field(1, b"ab") + field(2, b"no feature")
+  found = parse_example(field(1, field(1, entry) + field(1, other)), re.compile(b"a"))
+  assert {name: values.tolist() for name, values in found.items()} == {"a": [-1, 300]}
 
 
 @pytest.mark.parametrize("form", ["file", "folder", "split", "gzip", "sqlite"])
@@ -98,30 +107,109 @@ def test_writers_have_their_images_in_every_format(tmp_path, form):
     path = tmp_path / ("data.json.gz" if form == "gzip" else "data.json")
     content = json.dumps(leaf()).encode()
     path.write_bytes(gzip.compress(content) if form == "gzip" else content)
-  clients = femnist(path)
-  assert clients.counts.tolist() == [2, 3]
-  for number, own in enumerate(WRITERS.values()):
-    user = clients.user(number)
-    np.testing.assert_array_equal(user.inputs[: len(own)], IMAGES[own])
-    assert user.labels[: len(own)].tolist() == [CLASSES[i] for i in own]
-  assert femnist(path, max_users=1).counts.tolist() == [2]
+  writers = femnist(path)
+  assert (len(writers), writers.names) == (2, ("f0_1", "f0_2"))
+  for (images, classes), own in zip(writers, WRITERS.values(), strict=True):
+    np.testing.assert_array_equal(images, IMAGES[own])
+    assert classes.tolist() == [CLASSES[i] for i in own]
+    assert (images.dtype, classes.dtype) == (np.float32, np.int32)
   if form == "sqlite":
-    assert femnist(path, split="test").counts.tolist() == [1]
+    assert [len(classes) for _, classes in femnist(path, split="test")] == [1]
   else:
-    assert femnist(path, digits_only=True).examples.labels[:3].tolist() == [9, 0, 4]
+    assert [classes.tolist() for _, classes in femnist(path, digits_only=True)] == [[9, 0], [4]]
+
+
+def test_a_writer_without_digits_is_one_without_examples(tmp_path):
+  (tmp_path / "data.json").write_text(json.dumps(leaf({"f0_1": [0], "f0_2": [1]})))
+  images, classes = femnist(tmp_path / "data.json", digits_only=True)[1]
+  assert (images.shape, classes.shape) == ((0, 28, 28), (0,))
+
+
+SENTENCES = {"1": [b"a sentence .", b"another one"], "2": ["caf\u00e9 a".encode()], "3": [b"..."]}
+
+
+def write_stackoverflow(path, **options):
+  rows = {
+    user: [example(tokens=text, score=[3]) for text in texts] for user, texts in SENTENCES.items()
+  }
+  test = {"1": [example(tokens=b"later")]}
+  return write_sqlite(path, {"train": rows, "heldout": {}, "test": test}, **options)
 
 
 def test_users_have_their_sentences(tmp_path):
-  rows = {user: [example(tokens=text, score=[3]) for text in texts] for user, texts in (
-    ("1", [b"a sentence .", b"another one"]), ("2", ["caf\u00e9".encode()]),
-  )}  # fmt: skip
-  path = write_sqlite(tmp_path / "stackoverflow.sqlite", {"train": rows, "heldout": {}})
+  path = write_stackoverflow(tmp_path / "stackoverflow.sqlite")
   users = stackoverflow(path)
-  assert [user.user for user in users] == ["1", "2"]
-  assert [user.text for user in users] == [("a sentence .", "another one"), ("café",)]
-  assert len(stackoverflow(path, max_users=1)) == 1
+  assert [user.user for user in users] == list(users.names) == ["1", "2", "3"]
+  assert [user.text for user in users[:2]] == [("a sentence .", "another one"), ("café a",)]
+  assert [user.text for user in stackoverflow(path, split="test")] == [("later",)]
   with pytest.raises(ValueError, match="got no user of the split 'heldout'"):
     stackoverflow(path, split="heldout")
+
+
+def test_texts_on_disk_become_the_sequences_of_texts_in_memory(tmp_path):
+  users = stackoverflow(write_stackoverflow(tmp_path / "stackoverflow.sqlite"))
+  lengths = {"tokens_per_user": 6, "unroll": 3}
+  source = text_source(Vocabulary(("a", "one")), users, **lengths)
+  texts = [user.text for user in users[:2]]
+  packed = text_users(Vocabulary(("a", "one")), texts, equal=False, **lengths)
+  assert source.names == users.names
+  for number, count in enumerate(packed.counts):
+    inputs, labels = source[number]
+    assert inputs.tolist() == packed.user(number).inputs[:count].tolist()
+    assert labels.tolist() == packed.user(number).labels[:count].tolist()
+    assert inputs.dtype == labels.dtype == np.int32
+  assert [part.shape for part in source[2]] == [(0, 3), (0, 3)]  # it says nothing
+  with pytest.raises(ValueError, match="multiple of unroll=4"):
+    text_source(Vocabulary(("a",)), users, tokens_per_user=6, unroll=4)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_users_of_a_table_without_an_index_are_found(tmp_path, interleaved):
+  path = write_stackoverflow(tmp_path / "so.sqlite", indexed=False)
+  if interleaved:
+    opened = sqlite3.connect(path)
+    add = "INSERT INTO examples VALUES ('train', ?, ?)"
+    opened.executemany(add, [(user, example(tokens=b"more")) for user in ("2", "nobody", "1", "2")])
+    opened.commit()
+    opened.close()
+  texts = [user.text for user in stackoverflow(path)]
+  more = [("more",), ("more", "more"), ()] if interleaved else [()] * 3
+  assert texts == [
+    tuple(text.decode() for text in own) + added
+    for own, added in zip(SENTENCES.values(), more, strict=True)
+  ]
+
+
+def test_other_threads_read_users(tmp_path):
+  database = write_stackoverflow(tmp_path / "so.sqlite")
+  (tmp_path / "data.json").write_text(json.dumps(leaf()))
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    users, writers = stackoverflow(database), femnist(tmp_path / "data.json")
+    assert list(pool.map(users.__getitem__, [0, 1, 2] * 50)) == list(users) * 50
+    found = list(pool.map(writers.__getitem__, [0, 1] * 50))
+  assert [len(classes) for _, classes in found] == [2, 3] * 50
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64])
+def test_chunks_of_a_file_end_anywhere(tmp_path, monkeypatch, chunk):
+  monkeypatch.setattr(leaf_files, "_CHUNK", chunk)
+  name = 'say "hi" \\ } \u00e9'
+  others = {"note": ["}", {"x": '"'}], "user_data": {name: {"x": [[1.5]], "y": [2]}}}
+  path = tmp_path / "data.json"
+  path.write_text(json.dumps(others))
+  users = leaf_files.leaf_users([path])
+  assert (users.names, [part.tolist() for part in users[0]]) == ((name,), [[[1.5]], [2]])
+
+
+def test_a_user_is_refused_when_its_file_was_cut_after_opening(tmp_path):
+  texts = {str(user): [example(tokens=b"word " * 20)] * 9 for user in range(100)}
+  database = write_sqlite(tmp_path / "so.sqlite", {"train": texts})
+  path = tmp_path / "data.json"
+  path.write_text(json.dumps(leaf()))
+  for users, file in ((stackoverflow(database), database), (femnist(path), path)):
+    assert users[-1]
+    os.truncate(file, 5000)
+    assert_refused(users, partial(list))
 
 
 WHOLE = json.dumps(leaf())
@@ -130,6 +218,8 @@ HOSTILE_LEAF = {
   "text": SECRET,
   "a list": json.dumps([SECRET]),
   "no users": json.dumps({**leaf(), "user_data": {}}),
+  "brackets that do not match": WHOLE.replace("]}", "}]", 1),
+  "too many brackets": WHOLE + "}",
   "a list of users": json.dumps({**leaf(), "user_data": [SECRET]}),
   "cut": WHOLE[:-40],
   "two objects": WHOLE + WHOLE,
@@ -141,6 +231,8 @@ HOSTILE_LEAF = {
   "other images": json.dumps({"user_data": {SECRET: {"x": [[1, 2]], "y": [0]}}}),
   "another class": json.dumps({"user_data": {SECRET: {"x": [[0] * 784], "y": [62]}}}),
   "NaN": json.dumps({"user_data": {SECRET: {"x": [[float("nan")] * 784], "y": [0]}}}),
+  "another type of class": json.dumps({"user_data": {SECRET: {"x": [[0] * 784], "y": [1.5]}}}),
+  "beyond float32": json.dumps({"user_data": {SECRET: {"x": [[1e300] * 784], "y": [0]}}}),
   "numbers beyond float64": '{"user_data": {"a": {"x": [1' + "0" * 400 + '], "y": [1]}}}',
 }
 

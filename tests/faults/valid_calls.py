@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pyarrow.parquet
 from scipy import stats
 
 import jdp
@@ -355,6 +356,13 @@ def _tff_file():
     opened.execute("CREATE TABLE examples (split_name, client_id, serialized_example_proto)")
     opened.execute("INSERT INTO client_metadata VALUES ('a', 'train', 1)")
     opened.execute("INSERT INTO examples VALUES ('train', 'a', ?)", (message,))
+  return path
+
+
+def _parquet_file():
+  path = _folder() / "data.parquet"
+  table = pyarrow.table({"who": ["al", "bo", "al"], "label": [0, 1, 2], "age": [0.2, 0.4, 0.1]})
+  pyarrow.parquet.write_table(table, path)
   return path
 
 
@@ -775,7 +783,7 @@ BY_FUNCTION = {
     "inputs": ["x"],
   },
   "jdp.data.examples": {"num_classes": 2},
-  "jdp.data.femnist": {"path": Lazy(_leaf_file), "split": "train", "max_users": 1},
+  "jdp.data.femnist": {"path": Lazy(_leaf_file), "split": "train"},
   "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)], "max_examples": 6},
   "jdp.data.load": {"name": "digits"},
   "jdp.data.mnist": {"data_dir": Lazy(_mnist_folder)},
@@ -783,6 +791,12 @@ BY_FUNCTION = {
     "users": [np.arange(5), np.arange(5, 12)],
     "names": ["ann", "bo"],
     "max_examples": 6,
+  },
+  "jdp.data.parquet_source": {
+    "path": Lazy(_parquet_file),
+    "user": "who",
+    "label": "label",
+    "inputs": ["age"],
   },
   "jdp.data.partition_by_label": {"labels_per_user": 2},
   "jdp.data.private_vocabulary": {
@@ -793,7 +807,13 @@ BY_FUNCTION = {
   "jdp.data.python_modules": {"folder": Lazy(_folder_of_modules)},
   "jdp.data.read_users": {"path": Lazy(_users)},
   "jdp.data.sequences": {"vocabulary": Lazy(_vocabulary), "unroll": 2, "max_tokens": 10},
-  "jdp.data.stackoverflow": {"path": Lazy(_tff_file), "split": "train", "max_users": 1},
+  "jdp.data.stackoverflow": {"path": Lazy(_tff_file), "split": "train"},
+  "jdp.data.text_source": {
+    "vocabulary": Lazy(_vocabulary),
+    "users": Lazy(lambda: data.stackoverflow(_tff_file())),
+    "tokens_per_user": 4,
+    "unroll": 2,
+  },
   "jdp.data.text_users": {
     "vocabulary": Lazy(_vocabulary),
     "users": [["some words of a text"], ["a text of some words"]],

@@ -1,110 +1,155 @@
 """JSON files of the LEAF benchmark (arXiv 1812.01097): {"user_data": {user: {"x": .., "y": ..}}}.
 
-One user at a time becomes arrays. Python's lists of a whole file would take several times as much
-memory as the file.
+A file is read once to find where each user's data are. After that, only users are read.
 """
 
+import array
+import contextlib
 import json
+import os
 import pathlib
-from collections.abc import Callable
-from typing import NamedTuple
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
-from jdp.data.files import open_data, size_limit
+from jdp.data.files import open_data
+from jdp.data.users_on_disk import UsersOnDisk
 
-_DECODER = json.JSONDecoder()
-_SPACE = " \t\n\r"
-
-
-class LeafUser(NamedTuple):
-  """A user of a LEAF file.
-
-  Attributes:
-    user: the user's name.
-    inputs: float64 [n, ...].
-    labels: float64 [n, ...].
-  """
-
-  user: str
-  inputs: np.ndarray
-  labels: np.ndarray
+# A bracket, a colon, or a string: whole if it has its second quote. Numbers are skipped.
+_TOKEN = re.compile(rb'[{}\[\]:"](?:(?<=")(?:[^"\\]++|\\.)*+("?))?', re.DOTALL)
+_PARTNERS = {ord("}"): ord("{"), ord("]"): ord("[")}
+_CHUNK = 2**20
+_LONGEST_STRING = 2**20  # bytes
 
 
-def read_leaf(paths: list[pathlib.Path]) -> list[LeafUser]:
-  """The users of LEAF files, in the files' order.
+def leaf_users(paths: list[pathlib.Path]) -> UsersOnDisk:
+  """The users of LEAF files, in the files' order, each as (inputs, labels), float64 [n, ...].
+
+  The files stay open. A gzip'd file is decompressed into a temporary file.
 
   Raises:
     ValueError: if a file is no such JSON, or a user is in it twice or in two files. A gzip'd file
-      is refused if it is damaged, or holds more than `jdp.data.files.size_limit`.
+      is refused if it is damaged, or holds more than `jdp.data.files.size_limit`. Reading a user
+      raises it as well: only then its data are looked at.
   """
-  users: dict[str, LeafUser] = {}
-  for path in paths:
-    for user in _users_of_file(path):
-      if user.user in users:
-        raise ValueError(
-          f"Expected every user once in LEAF's files, got one twice, the second time in {path}; "
-          "give the files of one split."
-        )
-      users[user.user] = user
-  return list(users.values())
+  names: dict[str, None] = {}
+  places = array.array("q")  # of each user its file, and where it begins and ends there
+  with contextlib.ExitStack() as opened:
+    files = [opened.enter_context(_seekable(path)) for path in paths]
+    for number, path in enumerate(paths):
+      for name, begin, end in _users_of_file(files[number], path):
+        if name in names:
+          raise ValueError(
+            f"Expected every user once in LEAF's files, got one twice, the second time in {path}; "
+            "give the files of one split."
+          )
+        names[name] = None
+        places.extend((number, begin, end))
+    kept_open = opened.pop_all()
+
+  def read(user: int) -> tuple[np.ndarray, np.ndarray]:
+    number, begin, end = places[3 * user : 3 * user + 3]
+    return _read(files[number], begin, end, paths[number])
+
+  weakref.finalize(read, kept_open.close)
+  return UsersOnDisk(tuple(names), read)
 
 
-def _users_of_file(path: pathlib.Path) -> list[LeafUser]:
-  with open_data(path) as file:
-    content = file.read(size_limit(path) + 1)
-  found: list[LeafUser] = []
+def _seekable(path: pathlib.Path) -> BinaryIO:
+  """The data of a file, or of the gzip'd file decompressed."""
+  file = open_data(path)
+  if path.suffix != ".gz":
+    return file
+  with file:
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # It is read as long as there are users.
+    shutil.copyfileobj(file, copy)
+  copy.seek(0)
+  return copy
 
-  def user(text: str, name: str, at: int) -> int:
-    own, end = _DECODER.raw_decode(text, at)
-    found.append(LeafUser(name, *(np.array(own[part], np.float64) for part in ("x", "y"))))
-    return end
 
-  def member(text: str, name: str, at: int) -> int:
-    if name == "user_data":
-      return _walk(text, at, user)
-    return _DECODER.raw_decode(text, at)[1]
-
+def _read(
+  file: BinaryIO, begin: int, end: int, path: pathlib.Path
+) -> tuple[np.ndarray, np.ndarray]:
+  """(inputs, labels) of the user between two places of a file."""
   try:
-    text = content.decode()
-    end = _walk(text, _after_space(text, 0), member)
-    whole = _after_space(text, end) == len(text)
-  except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+    # Other than `seek` and `read`, it is for any number of threads.
+    own = json.loads(os.pread(file.fileno(), end - begin, begin))
+    inputs, labels = (np.array(own[part], np.float64) for part in ("x", "y"))
+    whole = len(inputs) == len(labels) > 0
+  except (ValueError, TypeError, LookupError, OverflowError, RecursionError, OSError):
     whole = False
-  if not (whole and found and all(len(u.inputs) == len(u.labels) > 0 for u in found)):
-    raise ValueError(
-      f'Expected LEAF\'s {{"user_data": {{user: {{"x": numbers, "y": numbers}}}}}} in {path}, got '
-      "something else; fetch it again."
-    ) from None
+  if not whole:
+    raise _refused(path) from None
+  return inputs, labels
+
+
+def _users_of_file(file: BinaryIO, path: pathlib.Path) -> list[tuple[str, int, int]]:
+  """(name, begin, end) of each user's data in a file."""
+  try:
+    found = list(_places(file))
+  except (ValueError, IndexError):  # also of UTF-8 and of JSON's strings
+    found = []
+  if not found:
+    raise _refused(path) from None
   return found
 
 
-def _walk(text: str, at: int, each: Callable[[str, str, int], int]) -> int:
-  """Calls `each` for every member of the JSON object at a place; gives the place behind it.
-
-  Args:
-    text: JSON.
-    at: where the object begins.
-    each: (text, name, place of the value) -> the place behind the value.
+def _places(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
+  """The objects that are members of the object "user_data".
 
   Raises:
-    ValueError: if there is no object.
-    IndexError: if the text ends within it.
+    ValueError: if brackets do not match, or there is more than one object.
+    IndexError: if there are more closing brackets than others.
   """
-  mark = "{"
-  while text[at] == mark:
-    name, at = _DECODER.raw_decode(text, _after_space(text, at + 1))
-    at = _after_space(text, at)
-    if not isinstance(name, str) or text[at] != ":":
-      raise ValueError("no member")
-    at = _after_space(text, each(text, name, _after_space(text, at + 1)))
-    mark = ","
-  if text[at] != "}":
-    raise ValueError("no object")
-  return at + 1
+  opened = bytearray()  # the brackets that are not closed
+  string, member, name, begin = b"", "", "", 0
+  whole = False
+  for at, token in _tokens(file):
+    if whole:
+      raise ValueError("more than one object")
+    mark = token[0]
+    if mark in b"{[":
+      opened.append(mark)
+      if opened == b"{{{":
+        begin = at
+    elif mark in b"}]":
+      if opened == b"{{{" and member == "user_data":
+        yield name, begin, at + 1
+      if opened.pop() != _PARTNERS[mark]:
+        raise ValueError("brackets that do not match")
+      whole = not opened
+    elif mark == ord('"'):
+      string = token
+    elif opened == b"{":  # a colon, here and below
+      member = json.loads(string.decode())
+    elif opened == b"{{":
+      name = json.loads(string.decode())
+  if not whole:
+    raise ValueError("cut short")
 
 
-def _after_space(text: str, at: int) -> int:
-  while text[at : at + 1] and text[at] in _SPACE:
-    at += 1
-  return at
+def _tokens(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+  """(place, token) of the brackets, colons and strings of JSON."""
+  place, rest = 0, b""
+  while chunk := file.read(_CHUNK):
+    chunk, rest = rest + chunk, b""
+    for found in _TOKEN.finditer(chunk):
+      if found[1] == b"":  # It goes on in the next chunk.
+        rest = chunk[found.start() :]
+        break
+      yield place + found.start(), found[0]
+    if len(rest) > _LONGEST_STRING:
+      raise ValueError("a string too long")
+    place += len(chunk) - len(rest)
+
+
+def _refused(path: pathlib.Path) -> ValueError:
+  return ValueError(
+    f'Expected LEAF\'s {{"user_data": {{user: {{"x": numbers, "y": numbers}}}}}} in {path}, got '
+    "something else; fetch it again."
+  )
