@@ -3,13 +3,13 @@
     python -m experiments.benchmarks.sources --folder=FOLDER --make
     python -m experiments.benchmarks.sources --folder=FOLDER --json=FILE --plot=FILE.png
 
-The first makes a file of 1,000,000 users, of 4 to 44 examples of 64 numbers each. The second trains
-an MLP on the first so many of them by DP-FedAvg, in a new process for each case. It reports
+The first makes 1,000,000 users of 4 to 44 examples of 64 numbers (4.3 GB), and 342,477 users in a
+file of StackOverflow's schema (3 GB). The second trains an MLP on the first so many users by
+DP-FedAvg, and a small LSTM on StackOverflow's, in a new process for each case. It reports
 
 * the seconds from opening to the end of the first round, compiling included;
-* clients a second, in rounds after that;
-* the largest resident memory, beyond what the same process has with 20,000 users in memory, but for
-  those users themselves.
+* clients a second, in the rounds after it;
+* the peak of resident memory.
 
 `--plot` draws the rows of `--json`; with `--users=` it does nothing else.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from absl import app, flags
 from matplotlib import pyplot as plt
 
-from experiments.benchmarks import harness
+from experiments.benchmarks import harness, made_users
 from jdp import data, models
 from jdp.federated import dp_fedavg, train
 
@@ -41,7 +41,8 @@ _IN_MEMORY = flags.DEFINE_integer("in_memory", 100_000, "The most users to hold 
 _PLOT = flags.DEFINE_string("plot", None, "A picture of what the file --json holds.")
 _CASE = flags.DEFINE_string("case", None, "Measure this case alone, in this process.")
 
-_MADE, _FEATURES, _CLASSES, _MOST = 1_000_000, 64, 10, 32
+_MOST = 32  # examples of a user
+_BLOCKS = 6  # of rounds that are timed
 
 
 class FileUsers:
@@ -63,51 +64,54 @@ class FileUsers:
 
   def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     first, last = self._starts[number : number + 2]
-    bytes_of_row, count = 4 * _FEATURES, last - first
+    bytes_of_row, count = 4 * made_users.FEATURES, last - first
     inputs = os.pread(self._inputs, count * bytes_of_row, first * bytes_of_row)
     labels = os.pread(self._labels, 4 * count, 4 * first)
-    rows = np.frombuffer(inputs, np.float32).reshape(count, _FEATURES)
+    rows = np.frombuffer(inputs, np.float32).reshape(count, made_users.FEATURES)
     return rows, np.frombuffer(labels, np.int32)
 
 
-def make(folder: pathlib.Path) -> None:
-  """Writes the users, some at a time."""
-  rng, sizes = np.random.default_rng(0), []
-  weights = rng.normal(size=(_FEATURES, _CLASSES)).astype(np.float32)
-  folder.mkdir(parents=True, exist_ok=True)
-  with (folder / "inputs.f32").open("wb") as inputs, (folder / "labels.i32").open("wb") as labels:
-    for _ in range(_MADE // 10_000):
-      own = 4 + rng.binomial(40, 0.32, 10_000)
-      rows = rng.standard_normal((int(own.sum()), _FEATURES), np.float32)
-      inputs.write(rows.tobytes())
-      labels.write(np.argmax(rows @ weights, axis=1).astype(np.int32).tobytes())
-      sizes.append(own)
-  np.save(folder / "starts.npy", np.concatenate([[0], np.cumsum(np.concatenate(sizes))]))
+def _numbers(where: str, users: int) -> tuple[Any, models.Loss, Any]:
+  """(clients, loss, parameters) of the MLP."""
+  source = FileUsers(pathlib.Path(_FOLDER.value), users)
+  if where == "read":
+    clients: Any = data.clients_from_source(source, max_examples=_MOST)
+  else:
+    clients = data.clients_from_pairs(map(source.__getitem__, range(users)), max_examples=_MOST)
+  net = nn.Sequential([nn.Dense(128), nn.relu, nn.Dense(made_users.CLASSES)])
+  model = models.from_flax(net, (made_users.FEATURES,))
+  return clients, models.cross_entropy(model), model.init(jax.random.key(0))
+
+
+def _stackoverflow(where: str, users: int) -> tuple[Any, models.Loss, Any]:
+  """(clients, loss, parameters) of the LSTM, for users of at most 640 tokens."""
+  del where
+  words = data.Vocabulary(tuple(made_users.word_list()))
+  texts = data.stackoverflow(pathlib.Path(_FOLDER.value, "stackoverflow.sqlite"))[:users]
+  source = data.text_source(words, texts, tokens_per_user=20 * _MOST, unroll=20)
+  clients = data.clients_from_source(
+    source, max_examples=_MOST, label_kind="words", names=source.names
+  )
+  model = models.language_model(len(words), embedding=32, hidden=64)
+  return clients, models.next_word_loss(model), model.init(jax.random.key(0))
 
 
 def measure(where: str, users: int, cohort: int) -> dict[str, Any]:
   """What a run takes whose users are read, or are in memory, in this process."""
-  source, begun = FileUsers(pathlib.Path(_FOLDER.value), users), time.perf_counter()
-  if where == "read":
-    clients: Any = data.clients_from_source(source, max_examples=_MOST)
-  else:
-    pairs = (source[number] for number in range(users))
-    clients = data.clients_from_pairs(pairs, max_examples=_MOST)
-  model = models.from_flax(
-    nn.Sequential([nn.Dense(128), nn.relu, nn.Dense(_CLASSES)]), (_FEATURES,)
-  )
+  begun = time.perf_counter()
+  made = _stackoverflow if where == "StackOverflow" else _numbers
+  clients, loss, params = made(where, users)
   block = max(1, 5_000 // cohort)
   algorithm = dp_fedavg(
-    models.cross_entropy(model),
+    loss,
     clients,
     cohort_size=cohort,
     clip_norm=1.0,
     noise_multiplier=1.0,
-    num_rounds=1 + 6 * block,
+    num_rounds=(1 + _BLOCKS) * block,
   )
-  params, ends = model.init(jax.random.key(0)), []
   train(algorithm, params, clients, num_rounds=1, evaluate_every=block)
-  ends = [time.perf_counter()]
+  first, ends = time.perf_counter() - begun, []
   train(
     algorithm,
     params,
@@ -115,12 +119,12 @@ def measure(where: str, users: int, cohort: int) -> dict[str, Any]:
     evaluate_every=block,
     callbacks=[lambda progress: ends.append(time.perf_counter())],
   )
-  del ends[1]  # the second run's beginning
-  seconds = np.diff(ends[2:-1])
+  # Neither the run's beginning nor its first block.
+  seconds = float(np.median(np.diff(ends[1:])))
   return {
-    "first round": ends[0] - begun,
-    "clients a second": block * cohort / float(np.median(seconds)),
-    "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    "first round": first,
+    "clients a second": block * cohort / seconds,
+    "peak GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
   }
 
 
@@ -138,9 +142,10 @@ def _cases() -> list[str]:
   sizes = [(int(users), int(cohort)) for users in _USERS.value for cohort in _COHORTS.value]
   fitting = [(users, cohort) for users, cohort in sizes if cohort <= users / 2]
   held = [case for case in fitting if case[0] <= _IN_MEMORY.value]
+  text = [(made_users.STACKOVERFLOW_USERS, 100)]
   return [
     f"{where},{users},{cohort}"
-    for where, own in (("in memory", held), ("read", fitting))
+    for where, own in (("in memory", held), ("read", fitting), ("StackOverflow", text))
     for users, cohort in own
   ]
 
@@ -172,7 +177,10 @@ def main(argv: list[str]) -> None:
   """Makes the users, or measures all cases."""
   del argv
   if _MAKE.value:
-    make(pathlib.Path(_FOLDER.value))
+    folder = pathlib.Path(_FOLDER.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    made_users.make_numbers(folder)
+    made_users.make_stackoverflow(folder)
     return
   if _CASE.value is not None:
     where, users, cohort = _CASE.value.split(",")
