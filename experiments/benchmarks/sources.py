@@ -4,8 +4,9 @@
     python -m experiments.benchmarks.sources --folder=FOLDER --json=FILE --plot=FILE.png
 
 The first makes 1,000,000 users of 4 to 44 examples of 64 numbers (4.3 GB), and 342,477 users in a
-file of StackOverflow's schema (3 GB). The second trains an MLP of 76,810 weights on the first so many users by
-DP-FedAvg, and a small LSTM on StackOverflow's, in a new process for each case. It reports
+file of StackOverflow's schema (3 GB). The second trains an MLP of 76,810 weights on the first so
+many users by DP-FedAvg, and a small LSTM on StackOverflow's, in a new process for each case. It
+reports
 
 * the seconds from opening to the end of the first round, compiling included;
 * clients a second, in the rounds after it;
