@@ -94,6 +94,7 @@ class Variant(NamedTuple):
 def prepare(options: CohortSizeOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
   problem = load_problem(options)
+  problem.require_memory("cohort_size")
   # Who counts a private vocabulary is trusted, which the server of local privacy is not.
   if problem.prior.entries:
     raise ValueError(

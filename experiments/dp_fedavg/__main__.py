@@ -169,11 +169,7 @@ def prepare(options: DPFedAvgOptions) -> Work:
 
 def _selection(options: DPFedAvgOptions, problem: LearningProblem) -> Work:
   """The work of a choice among the private settings."""
-  if problem.sizes is None:
-    raise ValueError(
-      "Expected users in memory with --select, whose scores are averaged, got --dataset=source; "
-      "leave one out."
-    )
+  problem.require_memory("--select")
   own = dataclasses.replace(options, runs=("private",))
   rows = make_rows(paid(own, problem), problem)
   if any(row.options.clipping == "adaptive" for row in rows):

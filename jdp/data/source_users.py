@@ -39,7 +39,7 @@ class Source(Protocol):
     """(inputs, labels) of a user, each with a row for every example."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SourceUsers:
   """The users of a source, who stay there until they are sampled; see `clients_from_source`.
 
@@ -61,6 +61,10 @@ class SourceUsers:
 
   def __len__(self) -> int:
     return len(self.source)
+
+  def __repr__(self) -> str:
+    # Where arrays are expected, JAX's message has this: no data may be in it.
+    return f"SourceUsers of {len(self)} users"
 
   @property
   def shape(self) -> Examples:

@@ -60,6 +60,14 @@ class LearningProblem(NamedTuple):
     """The problem as it is run: with what `complete` makes."""
     return self if self.complete is None else self.complete(workdir)
 
+  def require_memory(self, what: str) -> None:
+    """Refuses users of a source, for what needs the data of all at once."""
+    if self.sizes is None:
+      raise ValueError(
+        f"Expected users in memory with {what}, which takes all of them at once, got "
+        "--dataset=source; choose another data set."
+      )
+
   @property
   def num_users(self) -> int:
     """N, public."""

@@ -248,6 +248,13 @@ def test_procedures_that_take_all_clients_refuse_a_source():
     train(algorithm, PARAMS, clients, **KEYS)
 
 
+def test_what_expects_arrays_says_no_data():
+  clients = opened(Recorded(pairs=[(np.full((1, 3), 12345.0), [1])]))
+  with pytest.raises(TypeError, match="SourceUsers of 1 users") as refused:
+    jnp.asarray(clients)
+  assert "12345" not in str(refused.value)
+
+
 def test_no_thread_is_left():
   before = threading.active_count()
   run(opened(Recorded()))
