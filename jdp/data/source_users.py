@@ -67,7 +67,7 @@ class SourceUsers:
     return f"SourceUsers of {len(self)} users"
 
   @property
-  def shape(self) -> Examples:
+  def one_user(self) -> Examples:
     """The shapes of one user's examples, with padding."""
     return jax.tree.map(
       lambda x: jax.ShapeDtypeStruct((self.max_examples, *x.shape[1:]), x.dtype), self.seen

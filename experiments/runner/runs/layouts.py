@@ -86,7 +86,7 @@ def _made_up(clients: PyTree) -> PyTree:
   if isinstance(clients, SourceUsers):
     counts = np.full(len(clients), clients.max_examples, np.int32)
     return PackedUsers(
-      _made_up(clients.shape), np.zeros_like(counts), counts, clients.max_examples, declared=True
+      _made_up(clients.one_user), np.zeros_like(counts), counts, clients.max_examples, declared=True
     )
   if isinstance(clients, PackedUsers):
     counts = np.full(len(clients.counts), clients.width, np.int32)

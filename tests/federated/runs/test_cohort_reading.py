@@ -15,6 +15,7 @@ from jdp.federated import (
   client_mesh,
   cohort_sum,
   dp_fedavg,
+  evaluate_users,
   gradient_step,
   no_improvement,
   train,
@@ -250,9 +251,10 @@ def test_procedures_that_take_all_clients_refuse_a_source():
 
 def test_what_expects_arrays_says_no_data():
   clients = opened(Recorded(pairs=[(np.full((1, 3), 12345.0), [1])]))
-  with pytest.raises(TypeError, match="SourceUsers of 1 users") as refused:
-    jnp.asarray(clients)
-  assert "12345" not in str(refused.value)
+  for function in (jnp.asarray, lambda users: evaluate_users(lambda params, user: {}, {}, users)):
+    with pytest.raises(TypeError, match="SourceUsers") as refused:
+      function(clients)
+    assert "12345" not in str(refused.value)
 
 
 def test_no_thread_is_left():
