@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,29 @@ from jdp.sampling import Sample
 PyTree = Any
 
 
+class DrawnSample(NamedTuple):
+  """A round's sample, drawn before the round.
+
+  Attributes:
+    round: int32 scalar, the round's number.
+    sample: its members.
+    sampler_state: the sampler's state after it.
+  """
+
+  round: jax.Array
+  sample: Sample
+  sampler_state: PyTree
+
+  def of(self, number: jax.Array) -> Sample:
+    """The sample if it was drawn for this round, else an empty one."""
+    same = number == self.round
+    weights, size = jnp.where(same, self.sample.weights, 0), jnp.where(same, self.sample.size, 0)
+    return dataclasses.replace(self.sample, weights=weights, size=size)
+
+
 @partial(
   jax.tree_util.register_dataclass,
-  data_fields=["examples", "numbers", "identities"],
+  data_fields=["examples", "numbers", "identities", "drawn"],
   meta_fields=["num_devices", "num_clients"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +52,7 @@ class ReadCohort:
       their place.
     num_devices: static.
     num_clients: of the population that the sample was drawn from, static.
+    drawn: that sample. None: the round draws it again.
   """
 
   examples: Examples
@@ -39,6 +60,7 @@ class ReadCohort:
   identities: tuple[jax.Array, ...]
   num_devices: int
   num_clients: int
+  drawn: DrawnSample | None = None
 
   def user(self, slot: jax.Array) -> Examples:
     """The examples of the client in one of this device's slots."""

@@ -27,6 +27,7 @@ from jdp._dispatch import waits_for
 from jdp.events import Event, LocalRelease, Round
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import default_chunk_size, unrounded_cohort_sum
+from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.sharded import one_client
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
@@ -34,7 +35,7 @@ from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.finalizing import finalized
 from jdp.random.keys import client_key
-from jdp.sampling import Sample, Sampler
+from jdp.sampling import Sampler
 
 PyTree = Any
 _WIDE = 4  # standard deviations of a Poisson sample's size, above its mean
@@ -82,9 +83,9 @@ class FederatedAlgorithm(NamedTuple):
     work: (parameters, clients) -> about how many numbers a round's clients pass through memory, by
       their shapes. By it `train` tells whether several devices pay (`engine.placement`). None:
       `round` does not compute its cohort over the mesh in force (`jax.set_mesh`).
-    sample: (noise_key, number of the round, the sampler's state) -> (sample, the state after it).
-      It is the sample that `round` draws, so that its members' data can be read ahead. None:
-      `round` takes the data of all clients only.
+    sample: (noise_key, number of the round, the sampler's state) -> `DrawnSample`, as `round`
+      draws it, so that its members' data can be read ahead. None: `round` takes the data of all
+      clients only.
   """
 
   init: Callable[[PyTree], ServerState]
@@ -94,7 +95,7 @@ class FederatedAlgorithm(NamedTuple):
   ]
   num_rounds: int | None = None
   work: Callable[[PyTree, PyTree], float] | None = None
-  sample: Callable[[jax.Array, jax.Array, PyTree], tuple[Sample, PyTree]] | None = None
+  sample: Callable[[jax.Array, jax.Array, PyTree], DrawnSample] | None = None
 
 
 class Server(NamedTuple):
@@ -172,13 +173,17 @@ def rounds(
 
   def sample_of_round(noise_key, number, sampler_state):
     sampling_key, _, _ = keys_of_round(noise_key, number)
-    return sampler.sample(sampling_key, sampler_state)
+    return DrawnSample(number, *sampler.sample(sampling_key, sampler_state))
 
   def round_fn(noise_key, data_key, state, clients):
     sampling_key, clients_key, server_key = keys_of_round(noise_key, state.round)
     # Before `sample`, which moves the sampler's state on to the next round.
     event = sampler.event(state.sampler)
-    sample, sampler_state = sampler.sample(sampling_key, state.sampler)
+    if isinstance(clients, ReadCohort) and clients.drawn is not None:
+      sample, sampler_state = clients.drawn.of(state.round), clients.drawn.sampler_state
+      clients = dataclasses.replace(clients, drawn=None)  # which all devices have, unlike the rest
+    else:
+      sample, sampler_state = sampler.sample(sampling_key, state.sampler)
     public = query.public(state.query)
     shared = (send(state.params, public), public)
     keys = (

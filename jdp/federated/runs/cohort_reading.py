@@ -1,6 +1,7 @@
 """Reads the members of a round from a source, while the round before is computed."""
 
 import concurrent.futures
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp.data.clients import Examples
 from jdp.data.source_users import SourceUsers
-from jdp.federated.engine.read_cohort import ReadCohort
+from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.engine.sharded import AXIS
 from jdp.sampling import Sample
@@ -34,42 +35,38 @@ def shapes_of(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) ->
   """
   if not isinstance(clients, SourceUsers):
     return jax.eval_shape(lambda data: jax.tree.map(jnp.asarray, data), clients)
-  return cohort_shapes(clients, slots_of_sample(algorithm, params), 1)
+  return _cohort_shapes(algorithm, params, clients, 1)
 
 
-def slots_of_sample(algorithm: FederatedAlgorithm, params: PyTree) -> int:
-  """How many slots the samples of an algorithm have, whatever is in them."""
+def _cohort_shapes(
+  algorithm: FederatedAlgorithm, params: PyTree, users: SourceUsers, num_devices: int
+) -> ReadCohort:
+  """The shapes of a cohort that is dealt out over so many devices."""
   if algorithm.sample is None:
     raise ValueError(
       "Expected an algorithm that can read its samples from a source, such as dp_fedavg, got one "
       "whose rounds take the data of all clients; give it those in memory (clients_from_pairs)."
     )
-  state = jax.eval_shape(algorithm.init, params)
-  key = jax.eval_shape(lambda: jax.random.key(0))
-  sample, _ = jax.eval_shape(algorithm.sample, key, jnp.int32(0), state.sampler)
-  return int(sample.indices.shape[0])
-
-
-def cohort_shapes(users: SourceUsers, capacity: int, num_devices: int) -> ReadCohort:
-  """The shapes of a cohort of so many slots, dealt out over devices."""
-  slots = num_devices, -(-capacity // num_devices)
+  sample = algorithm.sample
 
   def empty() -> ReadCohort:
+    drawn = sample(jax.random.key(0), jnp.int32(0), algorithm.init(params).sampler)
+    slots = num_devices, -(-drawn.sample.indices.shape[0] // num_devices)
     examples = jax.tree.map(
       lambda x: jnp.zeros((*slots, users.max_examples, *x.shape[1:]), x.dtype), users.seen
     )
     words = tuple(jnp.zeros(slots, np.uint32) for _ in users.identities)
-    return ReadCohort(examples, jnp.zeros(slots, np.int32), words, num_devices, len(users))
+    return ReadCohort(examples, jnp.zeros(slots, np.int32), words, num_devices, len(users), drawn)
 
   return jax.eval_shape(empty)
 
 
 class _Ahead(NamedTuple):
-  """What is being read: a round's number, its members, and the sampler's state after it."""
+  """What is being read: a round's number, its sample, and the members of it."""
 
   number: int
+  drawn: DrawnSample
   shares: concurrent.futures.Future[list[Share]]
-  sampler_state: PyTree
 
 
 class CohortReader:
@@ -96,8 +93,7 @@ class CohortReader:
     mesh: Mesh | None,
   ):
     devices = list(mesh.devices.flat) if mesh else [None]
-    capacity = slots_of_sample(algorithm, params)
-    self.shapes = cohort_shapes(users, capacity, len(devices))
+    self.shapes = _cohort_shapes(algorithm, params, users, len(devices))
     self._draw = _compiled(algorithm.sample)
     self._users, self._key, self._num_rounds = users, noise_key, num_rounds
     here = jax.process_index()
@@ -125,13 +121,13 @@ class CohortReader:
     for number in range(first, first + count):
       if self._ahead is None or self._ahead.number != number:
         self._ahead = self._begin(number, sampler_state)
-      reading, sampler_state = self._ahead.shares, self._ahead.sampler_state
+      _, drawn, reading = self._ahead
       shares = _by_all(partial(self._wait, reading))
-      self._ahead = None
+      self._ahead, sampler_state = None, drawn.sampler_state
       if number + 1 < self._num_rounds:
         # Before the round is computed: the device then draws first, and the thread can read.
         self._ahead = self._begin(number + 1, sampler_state)
-      yield self._on_devices(shares)
+      yield self._on_devices(shares, drawn)
 
   def close(self) -> None:
     """Ends the reading."""
@@ -139,8 +135,8 @@ class CohortReader:
 
   def _begin(self, number: int, sampler_state: PyTree) -> _Ahead:
     """Draws a round's sample, and begins to read its members."""
-    sample, after = self._draw(self._key, np.int32(number), sampler_state)
-    return _Ahead(number, self._thread.submit(self._read, sample), after)
+    drawn = self._draw(self._key, np.int32(number), sampler_state)
+    return _Ahead(number, drawn, self._thread.submit(self._read, drawn.sample))
 
   def _read(self, sample: Sample) -> list[Share]:
     """What each of this process's devices takes: its members, in the rows of its slots."""
@@ -183,24 +179,21 @@ class CohortReader:
         stacklevel=2,
       )
 
-  def _on_devices(self, shares: list[Share]) -> ReadCohort:
+  def _on_devices(self, shares: list[Share], drawn: DrawnSample) -> ReadCohort:
     """The cohort on the devices that compute it."""
-    leaves, structure = jax.tree.flatten(self.shapes)
+    leaves, structure = jax.tree.flatten(dataclasses.replace(self.shapes, drawn=None))
     parts = zip(*map(jax.tree.leaves, shares), strict=True)
+    arrays = [self._array(like, part) for like, part in zip(leaves, parts, strict=True)]
+    return dataclasses.replace(jax.tree.unflatten(structure, arrays), drawn=drawn)
+
+  def _array(self, like: jax.Array, parts: tuple[np.ndarray, ...]) -> jax.Array:
+    """An array with a leading axis of devices, of the parts of this process's devices."""
     if self._mesh is None:
-      return jax.tree.unflatten(structure, [jnp.asarray(part[None]) for (part,) in parts])
+      (part,) = parts
+      return jnp.asarray(part[None])
     sharding, here = NamedSharding(self._mesh, PartitionSpec(AXIS)), self._mesh.local_devices
-    return jax.tree.unflatten(
-      structure,
-      [
-        jax.make_array_from_single_device_arrays(
-          like.shape,
-          sharding,
-          [jax.device_put(x[None], device) for x, device in zip(part, here, strict=True)],
-        )
-        for like, part in zip(leaves, parts, strict=True)
-      ],
-    )
+    own = [jax.device_put(x[None], device) for x, device in zip(parts, here, strict=True)]
+    return jax.make_array_from_single_device_arrays(like.shape, sharding, own)
 
 
 def _by_all(do: Callable[[], Made]) -> Made:

@@ -1,5 +1,6 @@
 """Runs whose users are read from a source: they are the runs of the same users in memory."""
 
+import contextlib
 import json
 import threading
 import time
@@ -119,7 +120,7 @@ def test_only_the_members_of_the_rounds_are_read():
   train(algorithm, PARAMS, clients, num_rounds=5, evaluate_every=2, **KEYS)
   state, members = (), []
   for number in range(5):
-    sample, state = algorithm.sample(KEYS["noise_key"], jnp.int32(number), state)
+    _, sample, state = algorithm.sample(KEYS["noise_key"], jnp.int32(number), state)
     members += sample.indices[: int(sample.size)].tolist()
   assert source.read == members
 
@@ -229,6 +230,20 @@ def test_who_is_not_in_the_sample_adds_nothing(devices):
   assert total(range(8)) == 21
   assert total([0, 1, 2, 9, 9, 5, 6, 7]) == 1 + 2 + 3 + 6
   assert total([-1] * 8) == 0
+
+
+def test_the_cohort_of_another_round_adds_nothing():
+  """Whatever is read, a round sums over its own sample or over nobody."""
+  clients = opened(Recorded())
+  algorithm = averaging(clients, noise_multiplier=0.0, cohort_size=30)
+  reader = cohort_reading.CohortReader(algorithm, PARAMS, clients, KEYS["noise_key"], ROUNDS, None)
+  with contextlib.closing(reader):
+    cohort = next(reader.cohorts(0, 1, ()))
+  state = algorithm.init(PARAMS)
+  own, *_ = algorithm.round(*KEYS.values(), state, cohort)
+  other, *_ = algorithm.round(*KEYS.values(), state._replace(round=jnp.int32(1)), cohort)
+  assert any(jax.tree.leaves(jax.tree.map(lambda x, y: np.any(x != y), own.params, PARAMS)))
+  jax.tree.map(np.testing.assert_array_equal, other.params, PARAMS)
 
 
 def test_a_slow_source_is_named(monkeypatch):
