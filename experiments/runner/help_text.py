@@ -12,8 +12,10 @@ from experiments.runner.cohorts import CohortOptions
 _WIDTH = 100
 _INDENT = 34
 _PROCESSES = {
-  "coordinator=HOST:PORT": "Of the first of several processes, each begun with the same flags but "
-  "for its number. They compute this run together, on all devices; the first has its folder.",
+  "distributed": "One of several processes that SLURM, Open MPI, Kubernetes or a TPU pod has begun "
+  "with the same flags. They compute this run together, on all devices; the first has its folder.",
+  "coordinator=HOST:PORT": "Elsewhere: of the first of several processes, each begun with the same "
+  "flags but for its number.",
   "num_processes=N": "How many processes there are.",
   "process_id=N": "The number of this process, from 0.",
 }

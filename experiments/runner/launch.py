@@ -79,10 +79,16 @@ def launch(experiment: Experiment) -> None:
     "resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with."
   )
   if issubclass(experiment.options_type, CohortOptions):
+    flags.DEFINE_boolean("distributed", False, "One of several processes, as the cluster says.")
     flags.DEFINE_string("coordinator", None, "Host and port of the first of several processes.")
     flags.DEFINE_integer("num_processes", None, "How many processes compute this run together.")
     flags.DEFINE_integer("process_id", None, "The number of this process, from 0.")
-  app.run(lambda argv: _main(experiment, argv), flags_parser=partial(_parse, experiment))
+
+  def main(argv: Sequence[str]) -> None:
+    with processes.fail_together(experiment.name):
+      _main(experiment, argv)
+
+  app.run(main, flags_parser=partial(_parse, experiment))
 
 
 def _import_first(experiment: Experiment) -> None:
@@ -128,7 +134,8 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   location = Location(values.preset, values.workdir, values.resume)
   try:
     if "coordinator" in values:
-      processes.join(values.coordinator, values.num_processes, values.process_id)
+      described = (values.coordinator, values.num_processes, values.process_id)
+      processes.join(*described, distributed=values.distributed)
     use_all_cores()
     prepared = prepare(experiment, options.given(experiment.options_type, values), location)
   except (ValueError, OSError, ImportError) as error:
