@@ -73,8 +73,8 @@ def _join_cluster() -> None:
   except ValueError as error:  # JAX has found no cluster, or its description is incomplete.
     raise ValueError(
       "Expected a process of SLURM (begun by srun), Open MPI 4, Kubernetes or a TPU pod with "
-      f"--distributed, got none of them ({error}); elsewhere give --coordinator, --num_processes and "
-      "--process_id."
+      f"--distributed, got none of them ({error}); elsewhere give --coordinator, --num_processes "
+      "and --process_id."
     ) from error
 
 
