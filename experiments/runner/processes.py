@@ -7,6 +7,7 @@ call the functions of this module in the same order. The failure of one is the e
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -81,6 +82,8 @@ def _join_cluster() -> None:
 def _initialize(**described: Any) -> None:
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(heartbeat_timeout_seconds=_HEARTBEAT_SECONDS, **described)
+  # JAX takes SIGTERM for a notice, which nobody here asks for. A run may be killed at any time.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
