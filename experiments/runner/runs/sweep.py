@@ -141,8 +141,6 @@ def run_sweep(
   own = own_runs(options.part, len(runs))
 
   def unfinished() -> list[int]:
-    if options.part:
-      note_runs(workdir, [f"{setting.name}/{seed}" for setting, seed in runs])
     pending = []
     for number in own:
       setting, seed = runs[number]
@@ -153,6 +151,9 @@ def run_sweep(
         pending.append(number)
     return pending
 
+  if options.part:
+    names = [f"{setting.name}/{seed}" for setting, seed in runs]
+    processes.by_first(lambda: note_runs(workdir, names))
   if pending := processes.told(unfinished):
     key = noise_key(workdir, options.noise_seed)
     unfinished_settings = {runs[number][0].name: runs[number][0] for number in pending}
