@@ -10,11 +10,11 @@ beside the publication's claims.
 """
 
 import dataclasses
+from functools import partial
 
 from experiments.client_dropout import correlated
 from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
-from experiments.runner import processes
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
@@ -40,8 +40,7 @@ def prepare(options: ClientDropoutOptions) -> Work:
   )
 
   def work(workdir: Workdir):
-    results = run_sweep(sweep, workdir, options)
-    processes.by_first(lambda: report_dropout(workdir, options, problem, plan, results))
+    run_sweep(sweep, workdir, options, partial(report_dropout, workdir, options, problem, plan))
 
   return work
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from experiments.cohort_size.report import report_sizes
-from experiments.runner import processes
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   Plan,
@@ -109,10 +108,8 @@ def prepare(options: CohortSizeOptions) -> Work:
     delta, largest = variants[0].plan.delta, max(options.cohort_sizes)
     settings = [variant.setting for variant in variants]
     sweep = sweep_of(begun, settings, begun.clients, largest, delta, options.shard)
-    results = run_sweep(sweep, workdir, options)
-    processes.by_first(
-      lambda: report_sizes(FinishedSweep(workdir, options, begun, variants, results))
-    )
+    finished = partial(FinishedSweep, workdir, options, begun, variants)
+    run_sweep(sweep, workdir, options, lambda results: report_sizes(finished(results)))
 
   return work
 

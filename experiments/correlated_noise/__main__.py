@@ -22,7 +22,6 @@ from experiments.correlated_noise.strategies import (
   make_sampler,
   make_strategy,
 )
-from experiments.runner import processes
 from experiments.runner.cohorts import GhostNormOptions, layout_of, planned_layout
 from experiments.runner.federation import (
   FederationOptions,
@@ -94,10 +93,8 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
     begun = problem.completed(workdir)
     settings = [row.setting for row in rows]
     sweep = sweep_of(begun, settings, begun.clients, options.cohort_size, delta, options.shard)
-    results = run_sweep(sweep, workdir, options)
-    processes.by_first(
-      lambda: report_strategies(FinishedSweep(workdir, options, begun, rows, results))
-    )
+    finished = partial(FinishedSweep, workdir, options, begun, rows)
+    run_sweep(sweep, workdir, options, lambda results: report_strategies(finished(results)))
 
   return work
 

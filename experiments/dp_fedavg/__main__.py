@@ -30,7 +30,6 @@ from experiments.dp_fedavg.averages import (
 )
 from experiments.dp_fedavg.report import report_averaging
 from experiments.dp_fedavg.selection import SelectionOptions, paid, run_selection
-from experiments.runner import processes
 from experiments.runner.cohorts import GhostNormOptions, layout_of
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
@@ -159,10 +158,8 @@ def prepare(options: DPFedAvgOptions) -> Work:
     if "dp_sgd" in options.runs:
       clients[Unit.EXAMPLE] = as_examples(begun.clients)
     sweep = sweep_of(begun, settings, clients, options.cohort_size, delta, options.shard)
-    results = run_sweep(sweep, workdir, options)
-    processes.by_first(
-      lambda: report_averaging(FinishedSweep(workdir, options, begun, rows, results))
-    )
+    finished = partial(FinishedSweep, workdir, options, begun, rows)
+    run_sweep(sweep, workdir, options, lambda results: report_averaging(finished(results)))
 
   return work
 

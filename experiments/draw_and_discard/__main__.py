@@ -232,7 +232,7 @@ def _training(options: Any) -> Callable[[Workdir], None]:
   )
 
   def work(workdir: Workdir):
-    report_training(workdir, options, task, run_sweep(sweep, workdir, options))
+    run_sweep(sweep, workdir, options, partial(report_training, workdir, options, task))
 
   return work
 
@@ -398,7 +398,7 @@ def _stream(options: Any) -> Callable[[Workdir], None]:
   sweep = Sweep(settings, _start(task), evaluate, clients, task.schedule.round_size, options.delta)
 
   def work(workdir: Workdir):
-    report_stream(workdir, options, task, run_sweep(sweep, workdir, options))
+    run_sweep(sweep, workdir, options, partial(report_stream, workdir, options, task))
 
   return work
 

@@ -196,13 +196,11 @@ def prepare(options: GeneralApproachOptions) -> Work:
   )
 
   def work(workdir: Workdir):
-    results = run_sweep(sweep, workdir, options)
-
-    def report():
+    def report(results):
       seconds = processor_seconds(sweep, options.timed_rounds) if options.timed_rounds else {}
       report_groups(workdir, options, task, groups, results, seconds)
 
-    processes.by_first(report)
+    run_sweep(sweep, workdir, options, report)
 
   return work
 

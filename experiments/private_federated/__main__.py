@@ -22,7 +22,6 @@ from experiments.private_federated.limits import (
   unclipped,
 )
 from experiments.private_federated.report import report_local_and_central
-from experiments.runner import processes
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
@@ -154,10 +153,8 @@ def prepare(options: PrivateFederatedOptions) -> Work:
     begun = problem.completed(workdir)
     size = plan.sampler.expected_size
     sweep = sweep_of(begun, settings, begun.clients, size, plan.delta, options.shard)
-    results = run_sweep(sweep, workdir, options)
-    processes.by_first(
-      lambda: report_local_and_central(workdir, options, begun, plan, rows, results)
-    )
+    report = partial(report_local_and_central, workdir, options, begun, plan, rows)
+    run_sweep(sweep, workdir, options, report)
 
   return work
 

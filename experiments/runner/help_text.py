@@ -8,14 +8,21 @@ from typing import Any
 
 from experiments.runner import options
 from experiments.runner.cohorts import CohortOptions
+from experiments.runner.runs.training import TrainingOptions
 
 _WIDTH = 100
 _INDENT = 34
 _PROCESSES = {
-  "coordinator=HOST:PORT": "Of the first of several processes, each begun with the same flags but "
-  "for its number. They compute this run together, on all devices; the first has its folder.",
+  "distributed": "One of several processes that SLURM, Open MPI, Kubernetes or a TPU pod has begun "
+  "with the same flags. They compute this run together, on all devices; the first has its folder.",
+  "coordinator=HOST:PORT": "Elsewhere: of the first of several processes, each begun with the same "
+  "flags but for its number.",
   "num_processes=N": "How many processes there are.",
   "process_id=N": "The number of this process, from 0.",
+}
+_PARTS = {
+  "merge=FOLDER": "The folder with the work directories of a sweep's parts (--part), all finished: "
+  "makes the report of the sweep in --workdir, with the parts' flags.",
 }
 _RUN = {
   "preset=NAME": "A flagfile to begin with: {presets}.",
@@ -49,7 +56,8 @@ The values shown are those of --preset={preset}.
 Of another preset: --preset=NAME --help.
 
 Run"""
-  flags = _RUN | (_PROCESSES if issubclass(options_type, CohortOptions) else {})
+  merge = _PARTS if issubclass(options_type, TrainingOptions) else {}
+  flags = _RUN | merge | (_PROCESSES if issubclass(options_type, CohortOptions) else {})
   run = [_entry(f"--{key}", text.format(presets=", ".join(presets))) for key, text in flags.items()]
   parts = [
     "\n".join([title, *entries]) for title, entries in _by_subject(options_type, chosen).items()

@@ -13,7 +13,8 @@ from absl import app, flags, logging
 from experiments.runner import files, options, processes
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.help_text import help_text
-from experiments.runner.runs import workdir
+from experiments.runner.runs import merging, workdir
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp._imports import import_all
 from jdp._pipes import ends_with_its_reader
@@ -60,11 +61,13 @@ class Location(NamedTuple):
     preset: a flagfile's name. None is the preset of the run to resume, else smoke.
     path: the work directory.
     resume: whether to continue there.
+    merge: the folder of a sweep's finished parts, whose report is made there.
   """
 
   preset: str | None = None
   path: str | None = None
   resume: bool = False
+  merge: str | None = None
 
 
 def launch(experiment: Experiment) -> None:
@@ -78,11 +81,19 @@ def launch(experiment: Experiment) -> None:
   flags.DEFINE_boolean(
     "resume", False, "Continue in --workdir, bit for bit, with the flags it was begun with."
   )
+  if issubclass(experiment.options_type, TrainingOptions):
+    flags.DEFINE_string("merge", None, "The folder of a sweep's parts, to make the report of all.")
   if issubclass(experiment.options_type, CohortOptions):
+    flags.DEFINE_boolean("distributed", False, "One of several processes, as the cluster says.")
     flags.DEFINE_string("coordinator", None, "Host and port of the first of several processes.")
     flags.DEFINE_integer("num_processes", None, "How many processes compute this run together.")
     flags.DEFINE_integer("process_id", None, "The number of this process, from 0.")
-  app.run(lambda argv: _main(experiment, argv), flags_parser=partial(_parse, experiment))
+
+  def main(argv: Sequence[str]) -> None:
+    with processes.fail_together(experiment.name):
+      _main(experiment, argv)
+
+  app.run(main, flags_parser=partial(_parse, experiment))
 
 
 def _import_first(experiment: Experiment) -> None:
@@ -125,10 +136,12 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
   # size.
   logging.set_verbosity(logging.WARNING)
   values = flags.FLAGS
-  location = Location(values.preset, values.workdir, values.resume)
+  merge = values.merge if "merge" in values else None
+  location = Location(values.preset, values.workdir, values.resume, merge)
   try:
     if "coordinator" in values:
-      processes.join(values.coordinator, values.num_processes, values.process_id)
+      described = (values.coordinator, values.num_processes, values.process_id)
+      processes.join(*described, distributed=values.distributed)
     use_all_cores()
     prepared = prepare(experiment, options.given(experiment.options_type, values), location)
   except (ValueError, OSError, ImportError) as error:
@@ -181,10 +194,18 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
   def asked() -> tuple[str | None, str, dict[str, Any]]:
     """The folder of a run to resume, or None, its preset and its options."""
     _check_workdir(location.path)
+    if location.resume and location.merge is not None:
+      raise ValueError(
+        "Expected --merge without --resume, got both; continue the parts, and then merge them."
+      )
     if location.resume:
       folder, preset, saved = workdir.reopen(location.path, experiment.name)
       _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **saved})
       return str(folder.path), preset, saved
+    if location.merge is not None:
+      _, preset, whole = merging.finished_parts(location.merge, experiment.name)
+      _refuse_changes({"preset": location.preset or preset, **given}, {"preset": preset, **whole})
+      return None, preset, whole
     preset = location.preset or _SMOKE
     flagfile = options.read_flagfile(kind, experiment.presets[preset])
     return None, preset, vars(options.resolve(kind, given, flagfile))
@@ -196,7 +217,11 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
   work = processes.together(lambda: experiment.prepare(chosen))
 
   def make() -> str:
-    return str(workdir.create(location.path, experiment.name, preset, vars(chosen)).path)
+    def fill(folder: Workdir) -> None:
+      if location.merge is not None:
+        merging.gather(merging.finished_parts(location.merge, experiment.name).folders, folder)
+
+    return str(workdir.create(location.path, experiment.name, preset, vars(chosen), fill).path)
 
   folder = Workdir(pathlib.Path(begun or processes.told(make)))
   with contextlib.ExitStack() as opened:

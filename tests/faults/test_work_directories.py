@@ -36,7 +36,7 @@ def prepare(options):
     1.0,
     DELTA,
   )
-  return lambda folder: results.append(sweep.run_sweep(made, folder, options))
+  return lambda folder: sweep.run_sweep(made, folder, options, results.append)
 
 
 results = []

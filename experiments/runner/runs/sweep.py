@@ -10,6 +10,7 @@ import jax
 from experiments.runner import processes
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
+from experiments.runner.runs.merging import note_runs
 from experiments.runner.runs.progress import Report, progress
 from experiments.runner.runs.results import (
   RESULT,
@@ -18,6 +19,7 @@ from experiments.runner.runs.results import (
   read_result,
   write_result,
 )
+from experiments.runner.runs.sweep_parts import own_runs
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm
@@ -102,16 +104,26 @@ def sweep_of(
   )
 
 
-def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[dict[str, Any]]:
-  """Runs what is not finished yet.
+def run_sweep(
+  sweep: Sweep,
+  workdir: Workdir,
+  options: TrainingOptions,
+  report: Callable[[list[dict[str, Any]]], Any],
+) -> None:
+  """Runs what is not finished yet, and reports. With `options.part` it runs that part alone.
 
   Every run gets a folder `<setting>/<repetition>` with its ledger, metrics, `params.npz` and
   `result.json`. No two runs share noise: each has a key of its own. Of a run that an earlier
   process finished, the files are compared with what was written, and the cost is computed again
   from the ledger. Several processes train together, and the first one writes.
 
-  Returns:
-    A result for each run. It holds:
+  Args:
+    sweep: what is run.
+    workdir: gets the files.
+    options: `TrainingOptions` among them.
+    report: called on the first process with a result for each run. A part makes no report.
+
+  A result holds:
 
     * "setting", "label", "public", "seed" and "rounds"
     * "stopped" (whether its budget stopped it)
@@ -126,10 +138,12 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
     ValueError: if a run that an earlier process finished is not as it left it.
   """
   runs = [(setting, seed) for setting in sweep.settings for seed in range(options.seeds)]
+  own = own_runs(options.part, len(runs))
 
   def unfinished() -> list[int]:
     pending = []
-    for number, (setting, seed) in enumerate(runs):
+    for number in own:
+      setting, seed = runs[number]
       if (_folder(workdir, setting, seed) / RESULT).exists():
         folder = _folder(workdir, setting, seed)
         check_finished(folder, _delta(sweep, setting), options.accountant)
@@ -137,6 +151,9 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
         pending.append(number)
     return pending
 
+  if options.part:
+    names = [f"{setting.name}/{seed}" for setting, seed in runs]
+    processes.by_first(lambda: note_runs(workdir, names))
   if pending := processes.told(unfinished):
     key = noise_key(workdir, options.noise_seed)
     unfinished_settings = {runs[number][0].name: runs[number][0] for number in pending}
@@ -144,16 +161,21 @@ def run_sweep(sweep: Sweep, workdir: Workdir, options: TrainingOptions) -> list[
       name: _laid_out(sweep, setting, workdir, options)
       for name, setting in unfinished_settings.items()
     }
-    with progress(options.num_rounds * len(pending), sweep.cohort_size) as report:
+    with progress(options.num_rounds * len(pending), sweep.cohort_size) as told_of:
       for number in pending:
         setting, seed = runs[number]
         # The number counts all runs, finished ones too: a resumed run gets the same key again.
         run = _make_run(
           sweep, laid_out[setting.name], seed, jax.random.fold_in(key, number), options
         )
-        told = _numbered(report, number + 1, len(runs))
+        told = _numbered(told_of, number + 1, len(runs))
         _finish(run, setting, seed, _delta(sweep, setting), workdir, options, told)
-  return processes.told(lambda: [read_result(_folder(workdir, *run)) for run in runs])
+  if options.part:
+    processes.by_first(
+      lambda: print(f"Part {options.part} is finished: {len(own)} of {len(runs)} runs.", flush=True)
+    )
+  else:
+    processes.by_first(lambda: report([read_result(_folder(workdir, *run)) for run in runs]))
 
 
 def _numbered(report: Report, number: int, count: int) -> Report:

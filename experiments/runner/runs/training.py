@@ -13,6 +13,7 @@ import jax
 
 from experiments.runner import processes
 from experiments.runner.options import MOST_SEED, option
+from experiments.runner.runs import sweep_parts
 from experiments.runner.runs.progress import Report
 from jdp import _validate, accounting
 from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, no_improvement, train
@@ -37,6 +38,12 @@ class TrainingOptions:
   num_rounds: int = option(100, "Rounds of training.", check=_count)
   eval_every: int = option(10, "Rounds between evaluations, each with a checkpoint.", check=_count)
   seeds: int = option(1, "Repetitions of every setting.", check=_count, most=1000)
+  part: str | None = option(
+    None,
+    "Only this part of the table's runs, as in 3/20, in a work directory of its own. --merge makes "
+    "the report of all parts.",
+    check=sweep_parts.check_part,
+  )
   init_seed: int = option(0, "Seed of the initial model.", check=_seed, most=MOST_SEED)
   data_seed: int = option(
     0,
@@ -72,7 +79,8 @@ class TrainingOptions:
   )
 
   def __post_init__(self):
-    """Refuses an early stop that could never come."""
+    """Refuses an early stop that could never come, and a part of what cannot be cut."""
+    sweep_parts.refuse_uncut(self)
     if self.early_stop is not None and self.early_stop * self.eval_every >= self.num_rounds:
       raise ValueError(
         f"Expected --early_stop times --eval_every to be less than --num_rounds={self.num_rounds}, "

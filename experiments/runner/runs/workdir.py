@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
@@ -50,7 +50,13 @@ class Workdir(NamedTuple):
     return self.path.with_name(self.path.name + ".secret")
 
 
-def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, Any]) -> Workdir:
+def create(
+  path: str | None,
+  experiment: str,
+  preset: str,
+  flags: Mapping[str, Any],
+  fill: Callable[[Workdir], None] = lambda folder: None,
+) -> Workdir:
   """A new work directory with `flags.json` in it.
 
   Args:
@@ -58,6 +64,7 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
     experiment: the binary's name.
     preset: the preset's name.
     flags: the options of the run, as JSON data.
+    fill: writes what the run begins with, before it counts as begun.
 
   Raises:
     ValueError: if the folder is not empty, has a secret sibling, or is taken by another process.
@@ -76,6 +83,7 @@ def create(path: str | None, experiment: str, preset: str, flags: Mapping[str, A
   }
   with lock(workdir):
     _refuse_used(workdir)  # Another process may have begun there in the meantime.
+    fill(workdir)
     write_sealed(workdir.path / FLAGS, content)
   return workdir
 
@@ -109,10 +117,14 @@ def note_devices(workdir: Workdir) -> None:
 
   Its results are then those of the first devices where its sums have the same bits.
   """
-  begun = read_sealed(workdir.path / FLAGS)["environment"]["devices"]
-  before, now = changed_devices(workdir) or [begun], environment()["devices"]
+  before, now = used_devices(workdir), environment()["devices"]
   if before[-1] != now:
     files.write_json(workdir.path / DEVICES, [*before, now])
+
+
+def used_devices(workdir: Workdir) -> list[str]:
+  """The numbers of devices that the run was computed on, in turn."""
+  return changed_devices(workdir) or [read_sealed(workdir.path / FLAGS)["environment"]["devices"]]
 
 
 def changed_devices(workdir: Workdir) -> list[str]:

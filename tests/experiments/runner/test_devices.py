@@ -1,8 +1,11 @@
 """A binary on one device, on eight and in two processes; begun on one device, resumed on two."""
 
+import contextlib
 import json
 import os
 import pathlib
+import random
+import re
 import shutil
 import signal
 import socket
@@ -48,11 +51,37 @@ def kill(self, progress):
 training._ProgressReporter.__call__ = kill
 launch(EXPERIMENT)
 """
+# Fails when it evaluates the model of round 4, by itself and not by what the others do.
+FAILING = """
+import os, signal
+from experiments.dp_fedavg.__main__ import EXPERIMENT
+from experiments.runner.launch import launch
+from experiments.runner.runs import sweep
+
+made = sweep.train_run
+
+def failing(run, *rest):
+  calls = []
+
+  def evaluate(params):
+    calls.append(params)
+    if len(calls) == 3:
+      {failure}
+    return run.evaluate(params)
+
+  return made(run._replace(evaluate=evaluate), *rest)
+
+sweep.train_run = failing
+launch(EXPERIMENT)
+"""
+KILL, RAISE = "os.kill(os.getpid(), signal.SIGKILL)", "raise KeyError('of this process')"
+BINARY = ("-m", "experiments.dp_fedavg")
 
 
-def start(folder, *flags, devices=1, program=("-m", "experiments.dp_fedavg")):
+def start(folder, *flags, devices=1, program=BINARY, cluster=None):
   environment = {
     **os.environ,
+    **(cluster or {}),
     "PYTHONPATH": str(ROOT),
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -78,20 +107,59 @@ def finish(*started):
       process.kill()
 
 
-def start_two(folder, *flags, of_second=()):
+FIRST_PORT = 2**16 - 2**12
+"""Of those that JAX chooses from in a cluster, by the number of the job."""
+
+
+def free_port():
+  """A port of these that nobody listens at."""
+  for port in random.sample(range(FIRST_PORT, 2**16), 100):
+    with socket.socket() as listener, contextlib.suppress(OSError):
+      listener.bind(("localhost", port))
+      return port
+  pytest.fail("All ports are taken.")
+
+
+def by_flags(port, number):
+  return (f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"), {}
+
+
+def by_slurm(port, number):
+  """The variables that srun sets. JAX makes the port of the job's number."""
+  variables = {
+    "SLURM_JOB_ID": str(port - FIRST_PORT),
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": str(number),
+    "SLURM_LOCALID": str(number),
+  }
+  return ("--distributed",), variables
+
+
+def by_open_mpi(port, number):
+  """The variables that mpirun sets, up to Open MPI 4."""
+  variables = {
+    "OMPI_MCA_orte_hnp_uri": f"{(port - FIRST_PORT) * 2**12}.0;tcp://127.0.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": str(number),
+    "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
+  }
+  return ("--distributed",), variables
+
+
+def start_two(folder, *flags, of_second=(), programs=(BINARY, BINARY), described=by_flags):
   """Starts two processes that run an experiment together."""
-  with socket.socket() as listener:
-    listener.bind(("localhost", 0))
-    address = f"localhost:{listener.getsockname()[1]}"
-  together = (*flags, f"--coordinator={address}", "--num_processes=2")
-  return [
-    start(folder, *together, f"--process_id={number}", *own)
-    for number, own in enumerate(((), of_second))
-  ]
+  port, started = free_port(), []
+  for number, own in enumerate(((), of_second)):
+    place, cluster = described(port, number)
+    given = (*flags, *place, *own)
+    started.append(start(folder, *given, program=programs[number], cluster=cluster))
+  return started
 
 
-def two_processes(folder, *flags):
-  finish(*start_two(folder, *flags))
+def two_processes(folder, *flags, described=by_flags):
+  finish(*start_two(folder, *flags, described=described))
 
 
 def left(folder, part="private"):
@@ -121,8 +189,9 @@ def test_eight_devices_compute_the_same_bits(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
-  two_processes(tmp_path / "run", *SEEDED)
+@pytest.mark.parametrize("described", [by_flags, by_slurm, by_open_mpi])
+def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path, described):
+  two_processes(tmp_path / "run", *SEEDED, described=described)
   assert left(tmp_path / "run") == left(whole)
   assert said_of_devices(tmp_path / "run") == ["- devices: 2 of 2 processes"]
   names = {path.name for path in whole.iterdir()}
@@ -149,6 +218,34 @@ def test_what_one_process_refuses_ends_all_before_anything_is_written(tmp_path):
   assert not (tmp_path / "run").exists()
 
 
+def test_a_process_that_no_cluster_began_is_told_so(tmp_path):
+  alone = start(tmp_path / "run", *SEEDED, "--distributed", cluster={"SLURM_JOB_ID": "1"})
+  text, _ = alone.communicate(timeout=300)
+  assert alone.returncode == 1
+  assert "Expected a process of SLURM (begun by srun), Open MPI 4, Kubernetes or a TPU pod" in text
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("victim", "failure"), [(0, KILL), (1, KILL), (1, RAISE)], ids=["first", "second", "error"]
+)
+def test_the_failure_of_one_process_ends_both_and_the_run_goes_on(whole, tmp_path, victim, failure):
+  programs = [BINARY, BINARY]
+  programs[victim] = ("-c", FAILING.format(failure=failure))
+  started = start_two(tmp_path / "run", *SEEDED, programs=programs)
+  failed, other = started[victim], started[1 - victim]
+  said, _ = failed.communicate(timeout=300)
+  assert failed.returncode == (-signal.SIGKILL if failure is KILL else 1), said
+  assert ("KeyError: 'of this process'" in said) == (failure is RAISE)
+  text, _ = other.communicate(timeout=30)  # Without being told it would wait for 300 seconds.
+  assert other.returncode != 0
+  # The end of the first is seen by JAX too, which may be faster.
+  assert re.search("got the end or the silence of one|another task died", text), text
+  two_processes(tmp_path / "run", "--resume")
+  assert left(tmp_path / "run") == left(whole)
+
+
 @pytest.mark.slow
 def test_a_run_begun_on_one_device_goes_on_with_two_and_in_two_processes(whole, tmp_path):
   begun = start(tmp_path / "run", *SEEDED, program=("-c", KILLED))
@@ -172,11 +269,12 @@ def test_a_run_begun_on_one_device_goes_on_with_two_and_in_two_processes(whole, 
   [
     (("localhost:1", None, None), "together, got no --num_processes and no --process_id; give all"),
     (("localhost:1", 2, 2), "Expected --process_id from 0 to below --num_processes=2, got 2"),
+    (("localhost:1", 2, 1, True), "Expected --distributed without --coordinator, --num_processes"),
   ],
 )
 def test_half_a_description_of_processes_is_refused(given, message):
   with pytest.raises(ValueError, match=message):
-    processes.join(*given)
+    processes.join(*given[:3], distributed=len(given) > 3)
 
 
 def test_the_layout_is_what_the_flags_say():

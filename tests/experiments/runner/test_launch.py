@@ -62,7 +62,8 @@ def test_help_shows_every_option_under_its_subject_with_the_preset_s_value(prese
     expected.append(f"--{name}" if value in (None, ()) else f"--{name}={options.written(value)}")
   found = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
   run = ["--preset=NAME", "--workdir=FOLDER", "--resume", "--import=MODULE", "--flagfile=FILE"]
-  run += ["--coordinator=HOST:PORT", "--num_processes=N", "--process_id=N"]
+  run += ["--merge=FOLDER", "--distributed", "--coordinator=HOST:PORT", "--num_processes=N"]
+  run += ["--process_id=N"]
   assert found[: len(run)] == run
   assert sorted(found[len(run) :]) == sorted(expected)
   headings = [line for line in shown.splitlines() if line and not line.startswith(" ")]
