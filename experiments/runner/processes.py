@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
-import numpy as np
 
 Made = TypeVar("Made")
 
@@ -164,18 +163,6 @@ def together(do: Callable[[], Made]) -> Made:
   """
   if jax.process_count() == 1:
     return do()
-  from jax.experimental import multihost_utils  # Slow to import.
+  from jdp.federated.runs import shared_records  # Slow to import.
 
-  made, failure = None, None
-  try:
-    made = do()
-  except Exception as error:
-    failure = error
-  failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
-  if failure is not None:
-    raise failure
-  if failed.any():
-    raise RuntimeError(
-      f"Expected process {int(np.argmax(failed))} to go on, got an error, which it shows."
-    )
-  return made  # type: ignore[return-value]
+  return shared_records.together(do)

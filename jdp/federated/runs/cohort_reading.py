@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ from jdp.federated.engine.sharded import AXIS
 from jdp.sampling import Sample
 
 PyTree = Any
-Made = TypeVar("Made")
 Share = tuple[Examples, np.ndarray, tuple[np.ndarray, ...]]
+Reading = concurrent.futures.Future[list[Share]]
 _PATIENCE = 10.0  # seconds of waiting, before anything is said of it
 _compiled = lru_cache(maxsize=8)(jax.jit)  # The runs of a sweep over seeds draw by one program.
 
@@ -66,7 +66,7 @@ class _Ahead(NamedTuple):
 
   number: int
   drawn: DrawnSample
-  shares: concurrent.futures.Future[list[Share]]
+  shares: Reading
 
 
 class CohortReader:
@@ -122,7 +122,7 @@ class CohortReader:
       if self._ahead is None or self._ahead.number != number:
         self._ahead = self._begin(number, sampler_state)
       _, drawn, reading = self._ahead
-      shares = _by_all(partial(self._wait, reading))
+      shares = self._wait(reading) if jax.process_count() == 1 else _together(self._wait, reading)
       self._ahead, sampler_state = None, drawn.sampler_state
       if number + 1 < self._num_rounds:
         # Before the round is computed: the device then draws first, and the thread can read.
@@ -153,7 +153,7 @@ class CohortReader:
 
     return [share(device) for device in self._own]
 
-  def _wait(self, reading: concurrent.futures.Future[list[Share]]) -> list[Share]:
+  def _wait(self, reading: Reading) -> list[Share]:
     """The result, once it is there. Where a run waits more than it computes, that is said once."""
     begun = time.monotonic()
     if self._waits > 1:  # The first round compiles.
@@ -196,25 +196,8 @@ class CohortReader:
     return jax.make_array_from_single_device_arrays(like.shape, sharding, own)
 
 
-def _by_all(do: Callable[[], Made]) -> Made:
-  """What `do` returns here, once it has succeeded in every process.
+def _together(wait: Callable[[Reading], list[Share]], reading: Reading) -> list[Share]:
+  """What is read here, once every process has read its own: none waits for another in vain."""
+  from jdp.federated.runs import shared_records  # Slow to import.
 
-  A process that cannot go on ends all with a reason: the others would wait for it in vain.
-  """
-  if jax.process_count() == 1:
-    return do()
-  from jax.experimental import multihost_utils  # Slow to import.
-
-  made, failure = None, None
-  try:
-    made = do()
-  except Exception as error:
-    failure = error
-  failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
-  if failure is not None:
-    raise failure
-  if failed.any():
-    raise RuntimeError(
-      f"Expected process {int(np.argmax(failed))} to go on, got an error, which it shows."
-    )
-  return made  # type: ignore[return-value]
+  return shared_records.together(partial(wait, reading))

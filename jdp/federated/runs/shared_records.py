@@ -7,7 +7,7 @@ waits for another in vain, or uses a round that is not on record.
 import io
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from jdp.federated.runs.run_records import MemoryRecords, Records
 from jdp.ledger import Ledger, from_json, to_json
 
 PyTree = Any
+Made = TypeVar("Made")
 
 
 def told(say: Callable[[], bytes | None]) -> bytes:
@@ -44,6 +45,28 @@ def told(say: Callable[[], bytes | None]) -> bytes:
       f"Expected the first process to go on, got its error: {content[1:].decode()}"
     )
   return content[1:]
+
+
+def together(do: Callable[[], Made]) -> Made:
+  """What `do` returns here, once it has succeeded on every process. All of them call it together.
+
+  Raises:
+    Exception: what `do` raises here.
+    RuntimeError: if it has raised anything on another process.
+  """
+  made, failure = None, None
+  try:
+    made = do()
+  except Exception as error:
+    failure = error
+  failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
+  if failure is not None:
+    raise failure
+  if failed.any():
+    raise RuntimeError(
+      f"Expected process {int(np.argmax(failed))} to go on, got an error, which it shows."
+    )
+  return made  # type: ignore[return-value]
 
 
 class SharedRecords:

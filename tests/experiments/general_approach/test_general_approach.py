@@ -259,10 +259,10 @@ def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeyp
   whole, _ = finished
   path, advance = tmp_path / "run", training._advance
 
-  def die_in_the_second_block(run, state, count):
+  def die_in_the_second_block(run, state, *rounds):
     if int(state.round):
       raise KeyboardInterrupt
-    return advance(run, state, count)
+    return advance(run, state, *rounds)
 
   flags = {"runs": ("joint",), "noise_seed": 3, **TINY}
   monkeypatch.setattr(training, "_advance", die_in_the_second_block)
