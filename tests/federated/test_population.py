@@ -227,8 +227,11 @@ ELSEWHERE = {
 
 JOINERS = {
   "jdp/federated/engine/cohort.py",
+  "jdp/federated/engine/read_cohort.py",
   "jdp/federated/engine/sharded.py",
+  "jdp/federated/runs/cohort_reading.py",
   "jdp/transforms.py",
+  "jdp/data/parquet_files.py",  # of Arrow's dictionaries
   "experiments/conformance/adapters/jdp_parts.py",  # counts who is drawn, without data
   "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
 }

@@ -109,7 +109,11 @@ def test_labels_of_any_type_survive_grouping_packing_and_training():
     ({"a": NUMBERS, "b": YES[:2]}, {"label_kind": "numbers"}, "got 4 and 2, 4"),
     ({}, {"label_kind": "numbers"}, "got 4 and none"),
     (["a", "b", "c", "d"], {"label_kind": "numbers"}, "real numbers"),
-    (NUMBERS, {"label_kind": "numbers", "num_classes": 3}, "Expected num_classes only with"),
+    (
+      NUMBERS,
+      {"label_kind": "numbers", "num_classes": 3},
+      "Expected num_classes without label_kind",
+    ),
     (NUMBERS, {"label_kind": "regression"}, "Expected label_kind to be one of classes, numbers"),
   ],
 )

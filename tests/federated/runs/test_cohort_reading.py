@@ -264,6 +264,13 @@ def test_procedures_that_take_all_clients_refuse_a_source():
     train(algorithm, PARAMS, clients, **KEYS)
 
 
+def test_a_sampler_of_other_users_is_refused():
+  clients = opened(Recorded())
+  other = averaging(data.clients_from_pairs(PAIRS[1:], max_examples=4))
+  with pytest.raises(ValueError, match="population of 29 that is sampled from, got 30"):
+    train(other, PARAMS, clients, **KEYS)
+
+
 def test_what_expects_arrays_says_no_data():
   clients = opened(Recorded(pairs=[(np.full((1, 3), 12345.0), [1])]))
   for function in (jnp.asarray, lambda users: evaluate_users(lambda params, user: {}, {}, users)):
