@@ -116,7 +116,10 @@ def pack(
 
 def identities_of(names: Sequence[object], count: int) -> tuple[np.ndarray, ...]:
   """64 bits of each name's hash, as two words."""
-  digests = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names]
+  digests = [
+    hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    for name in names
+  ]
   if len(digests) != count or len(set(digests)) != count:
     raise ValueError(
       f"Expected {count} different names, one for each user, got {len(set(digests))} among "

@@ -135,7 +135,7 @@ def _user_numbers(column: Any, found: dict[Any, int]) -> np.ndarray:
   """The number of each row's user, int64 [rows]; users who are not in `found` are added."""
   encoded = column.combine_chunks().dictionary_encode()
   values = encoded.dictionary.to_pylist()
-  if encoded.null_count or not all(isinstance(value, str | int) for value in values):
+  if encoded.null_count or not all(type(value) in (str, int) for value in values):
     raise ValueError("other users")
   numbers = [found.setdefault(value, len(found)) for value in values]
   return np.array(numbers, np.int64)[encoded.indices.to_numpy()]

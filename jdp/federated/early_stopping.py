@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.interpreters import partial_eval
 
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import Event
+from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.federated.engine.rounds import ServerState
 
 PyTree = Any
@@ -74,15 +76,41 @@ def events_of_next_rounds(
     state: after the last round.
     clients: what the step takes, for each of the rounds.
   """
+  advance = jax.jit(_without_model(step))
+  events = []
+  for data in clients:
+    state, released = advance(*keys, state, data)
+    events.append(released)
+    jax.block_until_ready(state.round)
+  return jax.device_get(events)
 
-  @jax.jit
+
+def clients_matter(
+  step: Callable[..., Any],
+  keys: tuple[jax.Array, jax.Array],
+  state: ServerState,
+  cohort: ReadCohort,
+) -> bool:
+  """Whether `events_of_next_rounds` needs the data of the clients, beside who is in the samples.
+
+  Args:
+    step: see there, as for the keys and the state.
+    keys: of the run.
+    state: after the last round.
+    cohort: the shapes of a round's clients.
+  """
+  program = jax.make_jaxpr(_without_model(step))(*keys, state, cohort).jaxpr
+  _, used = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+  before = len(jax.tree.leaves((keys, state)))
+  return any(used[before : before + len(jax.tree.leaves(cohort.examples))])
+
+
+def _without_model(step: Callable[..., Any]) -> Callable[..., Any]:
+  """(keys, state, clients) -> (state, events) of a round that leaves the model as it is."""
+
   def advance(noise_key, data_key, state, clients):
     after, events, _ = step(noise_key, data_key, state, clients)
     kept = {name: getattr(state, name) for name in _SERVER if hasattr(state, name)}
     return after._replace(**kept), events
 
-  events = []
-  for data in clients:
-    state, released = advance(*keys, state, data)
-    events.append(released)
-  return jax.device_get(events)
+  return advance

@@ -25,7 +25,11 @@ _LIMIT_LENGTH = 0  # SQLite's number for the length of a value
 _LONGEST_ROW = 2**24  # bytes
 _TABLES = {"client_metadata", "examples"}
 _USERS = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
-_EXAMPLES = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ?"
+# The second condition holds where a column would take names for one another.
+_EXAMPLES = (
+  "SELECT serialized_example_proto FROM examples WHERE split_name = ?1 AND client_id = ?2 "
+  "AND client_id = ?2 COLLATE BINARY"
+)
 _ROWS = "SELECT rowid, client_id FROM examples WHERE split_name = ? ORDER BY rowid"
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types of protocol buffers
 _BYTES_LIST, _FLOAT_LIST, _INT_LIST = 1, 2, 3  # the kinds of a tf.train.Feature
@@ -66,7 +70,10 @@ def tff_users(path: pathlib.Path, split: str, features: Sequence[str]) -> UsersO
   reader.open()
   if not reader.users:
     raise _refused(path, f"no user of the split {split!r}")
-  return UsersOnDisk(tuple(map(str, reader.users)), reader.read)
+  names_of_users = tuple(map(str, reader.users))
+  if len(set(names_of_users)) < len(names_of_users):
+    raise _refused(path, "two users of one name")
+  return UsersOnDisk(names_of_users, reader.read)
 
 
 class _Reader:
@@ -99,7 +106,7 @@ class _Reader:
     of_user = (self._split, self.users[number])
     if self._rows is None:
       return self._opened.execute(f"{_EXAMPLES} ORDER BY rowid", of_user).fetchall()
-    query = f"{_EXAMPLES} AND rowid BETWEEN ? AND ? ORDER BY rowid"
+    query = f"{_EXAMPLES} AND rowid BETWEEN ?3 AND ?4 ORDER BY rowid"
     runs = self._rows.of(number).tolist()
     found = (self._opened.execute(query, (*of_user, *run)) for run in runs)
     return list(itertools.chain.from_iterable(found))

@@ -139,7 +139,7 @@ def unrounded_cohort_sum(
   ):
     raise ValueError(
       f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh), or "
-      "leave the mesh to train."
+      "leave the mesh to train where users are read from a source."
     )
   _check_capacity(sample.indices.shape[0])
   chunk_size = min(chunk_size, max(1, sample.indices.shape[0]))

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp.data.clients import Examples
+from jdp.data.source_reading import in_thread
 from jdp.data.source_users import SourceUsers
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.rounds import FederatedAlgorithm
@@ -101,7 +103,7 @@ class CohortReader:
       n for n, device in enumerate(devices) if not device or device.process_index == here
     ]
     self._mesh = mesh
-    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._lock = threading.Lock()  # A source is read for one round at a time.
     self._ahead: _Ahead | None = None
     self._waits, self._said = 0, False
     self._left = self._waited = self._computed = 0.0  # seconds
@@ -129,14 +131,23 @@ class CohortReader:
         self._ahead = self._begin(number + 1, sampler_state)
       yield self._on_devices(shares, drawn)
 
-  def close(self) -> None:
-    """Ends the reading."""
-    self._thread.shutdown(wait=False, cancel_futures=True)
+  def samples(self, first: int, count: int, sampler_state: PyTree) -> Iterator[ReadCohort]:
+    """`cohorts` without the data of their members, of whom none is read."""
+    nobody = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self._of_members)
+    for number in range(first, first + count):
+      drawn = self._draw(self._key, np.int32(number), sampler_state)
+      yield dataclasses.replace(nobody, drawn=drawn)
+      sampler_state = drawn.sampler_state
+
+  @property
+  def _of_members(self) -> ReadCohort:
+    """The shapes of what is read."""
+    return dataclasses.replace(self.shapes, drawn=None)
 
   def _begin(self, number: int, sampler_state: PyTree) -> _Ahead:
     """Draws a round's sample, and begins to read its members."""
     drawn = self._draw(self._key, np.int32(number), sampler_state)
-    return _Ahead(number, drawn, self._thread.submit(self._read, drawn.sample))
+    return _Ahead(number, drawn, in_thread(partial(self._read, drawn.sample)))
 
   def _read(self, sample: Sample) -> list[Share]:
     """What each of this process's devices takes: its members, in the rows of its slots."""
@@ -151,7 +162,8 @@ class CohortReader:
       words = tuple(np.where(numbers < 0, 0, word[numbers]) for word in self._users.identities)
       return self._users.read(own, slots), numbers, words
 
-    return [share(device) for device in self._own]
+    with self._lock:
+      return [share(device) for device in self._own]
 
   def _wait(self, reading: Reading) -> list[Share]:
     """The result, once it is there. Where a run waits more than it computes, that is said once."""
@@ -159,16 +171,12 @@ class CohortReader:
     if self._waits > 1:  # The first round compiles.
       self._computed += begun - self._left
     self._waits += 1
-    try:
-      while True:
-        try:
-          return reading.result(timeout=_PATIENCE)
-        except TimeoutError:
-          self._warn(self._waited + time.monotonic() - begun)
-    finally:
-      self._left = time.monotonic()
-      self._waited += self._left - begun
-      self._warn(self._waited)
+    while not concurrent.futures.wait([reading], timeout=_PATIENCE).done:
+      self._warn(self._waited + time.monotonic() - begun)
+    self._left = time.monotonic()
+    self._waited += self._left - begun
+    self._warn(self._waited)
+    return reading.result()
 
   def _warn(self, waited: float) -> None:
     if not self._said and waited > max(_PATIENCE, self._computed):
@@ -181,7 +189,7 @@ class CohortReader:
 
   def _on_devices(self, shares: list[Share], drawn: DrawnSample) -> ReadCohort:
     """The cohort on the devices that compute it."""
-    leaves, structure = jax.tree.flatten(dataclasses.replace(self.shapes, drawn=None))
+    leaves, structure = jax.tree.flatten(self._of_members)
     parts = zip(*map(jax.tree.leaves, shares), strict=True)
     arrays = [self._array(like, part) for like, part in zip(leaves, parts, strict=True)]
     return dataclasses.replace(jax.tree.unflatten(structure, arrays), drawn=drawn)

@@ -51,13 +51,13 @@ def together(do: Callable[[], Made]) -> Made:
   """What `do` returns here, once it has succeeded on every process. All of them call it together.
 
   Raises:
-    Exception: what `do` raises here.
+    BaseException: what `do` raises here.
     RuntimeError: if it has raised anything on another process.
   """
   made, failure = None, None
   try:
     made = do()
-  except Exception as error:
+  except BaseException as error:  # The others wait, whatever it is.
     failure = error
   failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
   if failure is not None:

@@ -26,7 +26,7 @@ from jdp.accounting import PrivacyFilter, privacy_statements
 from jdp.data.source_users import SourceUsers
 from jdp.events import Event
 from jdp.federated.data_warnings import warn_of_clipping
-from jdp.federated.early_stopping import EarlyStop, events_of_next_rounds
+from jdp.federated.early_stopping import EarlyStop, clients_matter, events_of_next_rounds
 from jdp.federated.engine import placement
 from jdp.federated.engine.rounds import (
   FederatedAlgorithm,
@@ -190,10 +190,144 @@ def train(
   Args:
     algorithm: what is trained.
     params: what it begins with.
-    clients: the data of all clients. If they lie on a mesh along the axis "clients", so will the
-      state. If they were put on a device, rounds are computed there. Otherwise as many devices
-      compute each round as its work pays for (`docs/scaling.md`), if the algorithm takes a mesh and
-      was given none. Each of several then gets a copy of the data, or its share (`shares`).
+    clients: the data of all clients, or users of a source (`jdp.data.clients_from_source`), of whom
+      a resumed run compares the number, the names, and 64 by their data. If they lie on a mesh
+      along the axis "clients", so will the state. If they were put on a device, rounds are computed
+      there. Otherwise as many devices compute each round as its work pays for (`docs/scaling.md`),
+      if the algorithm takes a mesh and was given none. Each of several then gets a copy of the
+      data, or its share (`shares`). Parameters are shown and returned on one device.
+    num_rounds: of the whole run.
+    params: the parameters after them.
+    metrics: the row of metrics of this round.
+    ledger: what was recorded so far.
+    diagnostics: means over the rounds since the last evaluation, or None. Not private.
+    rows: the rows of metrics so far, also those from before the run was resumed.
+  """
+  round: int
+  num_rounds: int
+  params: PyTree
+  metrics: dict[str, Any]
+  ledger: Ledger
+  diagnostics: dict[str, float] | None
+  rows: Sequence[dict[str, Any]]
+
+
+class Result(NamedTuple):
+  """The result of a run.
+
+  Attributes:
+    params: the last parameters.
+    ledger: what they cost, with what was released before the run. If the run was stopped early
+      without a privacy filter, it holds all planned rounds.
+    metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
+      or a privacy filter it holds "central_epsilon" too. Where there is no guarantee, that is None,
+      and "no_central_epsilon" says why. "central_epsilon_by" names the accountant and the delta.
+      The last row of a run that was stopped early holds "stopped_early", and the epsilon of all
+      planned rounds (or of the filter).
+    stopped: whether the budget ended the run.
+    stopped_early: whether `early_stop` ended the run.
+  """
+
+  params: PyTree
+  ledger: Ledger
+  metrics: list[dict[str, Any]]
+  stopped: bool
+  stopped_early: bool = False
+
+  def statement(self, delta: float, *, accountant: str = "tightest") -> str:
+    """What the ledger guarantees, a sentence for each observer.
+
+    `jdp.accounting.privacy_statements` has the same as data.
+    """
+    said = privacy_statements(self.ledger, delta, accountant=accountant)
+    return "\n".join(map(str, said))
+
+
+class _Run(NamedTuple):
+  """What stays the same over a run's rounds.
+
+  `reader` is None where the clients are in memory. Else `clients` has the shapes of what it reads.
+  """
+
+  name: str
+  algorithm: FederatedAlgorithm
+  advance: Callable[..., Any]
+  keys: tuple[jax.Array, jax.Array]
+  clients: PyTree
+  reader: CohortReader | None
+  evaluate: Evaluate
+  budget: Budget
+  mesh: Mesh | None
+  early_stop: EarlyStop | None
+
+
+class _Block(NamedTuple):
+  """Some consecutive rounds.
+
+  Attributes:
+    state: after them.
+    events: of each round.
+    diagnostics: by name, with a leading axis of rounds. None if there are none.
+  """
+
+  state: ServerState
+  events: Sequence[tuple[Event, ...]]
+  diagnostics: Mapping[str, np.ndarray] | None
+
+
+@checked
+def train(
+  algorithm: FederatedAlgorithm,
+  params: PyTree,
+  clients: PyTree,
+  *,
+  num_rounds: int | None = None,
+  noise_key: jax.Array | None = None,
+  data_key: jax.Array | None = None,
+  evaluate: Evaluate | None = None,
+  evaluate_every: int | None = None,
+  max_epsilon: float | None = None,
+  delta: float | None = None,
+  accountant: str = "tightest",
+  early_stop: EarlyStop | None = None,
+  privacy_filter: PrivacyFilter | None = None,
+  prior: Ledger = Ledger(),
+  workdir: Workdir | None = None,
+  callbacks: Iterable[Callable[[Progress], None]] = (),
+  shares: bool | None = None,
+) -> Result:
+  """Trains for a number of rounds, or until a budget is spent.
+
+  Formal guarantee: that of the ledger. It holds every round's events before the round's result is
+  evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is on
+  disk by then. A run that is killed and started again with the same arguments goes on to the same
+  bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
+  not go on with other data, keys or first parameters, or where JAX's settings, versions or the
+  machine are others: it would repeat a released round as something else. It goes on with another
+  number of devices or processes, which change the order of summation: where the last bits of a sum
+  differ, so does its noise. Algorithms cannot be compared, but a model that differs by a bit from
+  the one released after the same round is not released.
+
+  A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
+  number of rounds then depends on the data, through the models. What was released is a part of what
+  all rounds would have released, and has their guarantee. The smaller epsilon of the rounds that
+  were done is none of it: the bound on a run that ends at a random time is not the bound on its
+  rounds until then (arXiv 1605.08294, Section 3). The same is true of a run that somebody ends
+  because of what it shows.
+
+  Where noise or sampling is chosen from earlier releases, events say that they are adaptive, and
+  only a `privacy_filter` bounds what they cost. Its epsilon is then that of the run, whenever and
+  for whatever reason it ends, also early: rounds that did not happen are not recorded. With an
+  `early_stop`, those that did are marked as adaptive, whatever their noise.
+
+  Args:
+    algorithm: what is trained.
+    params: what it begins with.
+    clients: the data of all clients, or users of a source (`jdp.data.clients_from_source`), of whom
+      a resumed run compares the number, the names, and 64 by their data. If they lie on a mesh
+      along the axis "clients", so will the state. If they were put on a device, rounds are computed
+      there. Otherwise as many devices compute each round as its work pays for (`docs/scaling.md`),
+      if the algorithm takes a mesh and was given none. Each of several then gets a copy of the data, or its share (`shares`).
       Parameters are shown and returned on one device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
@@ -290,13 +424,11 @@ def train(
     clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
   start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
   records, keys = open_records(workdir, beginning)
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(contextlib.closing(records))
+  with contextlib.closing(records):
     keys = placement.copied(keys, mesh) if mesh else keys
     reader = None
     if source:
       reader = CohortReader(algorithm, params, source, keys[0], num_rounds, mesh)
-      stack.enter_context(contextlib.closing(reader))
       clients = reader.shapes
     most = 1 if source else min(evaluate_every, num_rounds)
     run = _Run(
@@ -408,7 +540,9 @@ def _record_rest(run: _Run, records: Records, state: ServerState, done: int, cou
   with placement.in_force(run.mesh):
     clients: Iterable[PyTree] = itertools.repeat(run.clients, count)
     if run.reader is not None:
-      clients = run.reader.cohorts(done, count, state.sampler)
+      matter = clients_matter(run.algorithm.round, run.keys, state, run.clients)
+      following = run.reader.cohorts if matter else run.reader.samples
+      clients = following(done, count, state.sampler)
     rest = events_of_next_rounds(run.algorithm.round, run.keys, state, clients)
   events = list(map(on_host, rest))
   records.append_events(done, events[: _allowed(run, records, done, events)])

@@ -1,6 +1,5 @@
 """Runs whose users are read from a source: they are the runs of the same users in memory."""
 
-import contextlib
 import json
 import threading
 import time
@@ -8,17 +7,19 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jdp import data, models, random, sampling
 from jdp.federated import (
   CohortLayout,
+  adaptive_average,
   client_mesh,
   cohort_sum,
   dp_fedavg,
   evaluate_users,
+  federated_averaging,
   gradient_step,
-  no_improvement,
   train,
 )
 from jdp.federated.engine import placement
@@ -80,6 +81,22 @@ def assert_same(one, other):
   assert one.metrics == other.metrics
 
 
+class Late:
+  """An array that is read when it is asked for, and cannot be."""
+
+  def __init__(self, shape):
+    self.shape = shape
+
+  def __len__(self):
+    return self.shape[0]
+
+  def __getitem__(self, rows):
+    return self
+
+  def __array__(self, dtype=None, copy=None):
+    raise TimeoutError("the disk of user 5")
+
+
 CASES = {
   "Poisson": {},
   "side by side": {"layout": CohortLayout(3)},
@@ -130,6 +147,44 @@ def test_numbers_take_the_place_of_names():
   assert_same(run(memory), run(opened(Recorded())))
 
 
+class Reusing(Recorded):
+  """A source that gives views of the same arrays for every user."""
+
+  inputs, labels = np.zeros((9, 3), np.float32), np.zeros(9, int)
+
+  def __getitem__(self, number):
+    inputs, labels = super().__getitem__(number)
+    self.inputs[: len(inputs)], self.labels[: len(labels)] = inputs, labels
+    return self.inputs[: len(inputs)], self.labels[: len(labels)]
+
+
+def test_a_source_may_use_its_arrays_again():
+  """Else one user would be counted in the places of all."""
+  memory = data.clients_from_pairs(PAIRS, max_examples=4)
+  assert_same(run(memory), run(opened(Reusing())))
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_users_of_several_types_are_those_of_memory(least):
+  """Whoever else is read: whole labels of some become floats, lists and tuples become arrays."""
+  pairs = [
+    (inputs.tolist() or np.zeros((0, 3)), (labels + (0.5 if number % 3 > least else 0)).tolist())
+    for number, (inputs, labels) in enumerate(PAIRS)
+  ]
+  kinds = {"max_examples": 4, "label_kind": "numbers"}
+  memory = data.clients_from_pairs(pairs, **kinds)
+  clients = data.clients_from_source(pairs, **kinds)
+  for number in range(USERS):
+    one, other = memory.user(number), clients.read(np.array([number]), rows=1)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[0]), one, other)
+  assert clients.seen.labels.dtype == np.float32
+
+
+def test_tuples_of_numbers_are_arrays():
+  clients = data.clients_from_source([(((1.0, 2.0),), (1,)), ((), ())], max_examples=2)
+  assert clients.read(np.array([0, 1]), rows=2).labels.tolist() == [[1, 0], [0, 0]]
+
+
 def test_a_run_ends_with_its_budget():
   """In the middle of a block, whose rounds are read again."""
   memory, reads = data.clients_from_pairs(PAIRS, max_examples=4), opened(Recorded())
@@ -139,13 +194,41 @@ def test_a_run_ends_with_its_budget():
   assert_same(*results)
 
 
-def test_a_run_that_stops_early_costs_all_its_rounds():
-  memory, reads = data.clients_from_pairs(PAIRS, max_examples=4), opened(Recorded())
-  rule = {"evaluate": lambda params: {"same": 1.0}, "early_stop": no_improvement("same")}
-  results = [run(clients, evaluate_every=2, **rule) for clients in (memory, reads)]
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_run_that_stops_early_costs_all_its_rounds(adaptive):
+  """Their users are read only where events follow them, as those of an adaptive clip norm do."""
+  source = Recorded()
+  memory, reads = data.clients_from_pairs(PAIRS, max_examples=4), opened(source)
+  averages = adaptive_average(1.0, 9.0, count_stddev=2.0)
+  adapting = federated_averaging(
+    gradient_step(LOSS, 0.5), averages, sampling.poisson(USERS, 0.3), optax.sgd(1.0)
+  )
+  results = [
+    train(
+      adapting if adaptive else averaging(clients),
+      PARAMS,
+      clients,
+      num_rounds=ROUNDS,
+      evaluate_every=2,
+      evaluate=lambda params: {"same": 1.0},
+      early_stop=lambda rows: len(rows) > 1,
+      **KEYS,
+    )
+    for clients in (memory, reads)
+  ]
   assert results[1].stopped_early
+  done = results[1].metrics[-1]["round"]
+  assert done < ROUNDS - 1
   assert len(results[1].ledger) == ROUNDS
   assert_same(*results)
+  sampler = adapting if adaptive else averaging(reads)
+  sizes = [
+    int(sampler.sample(KEYS["noise_key"], jnp.int32(number), ()).sample.size)
+    for number in range(ROUNDS)
+  ]
+  # Of a round that is never done, one cohort may have been read ahead.
+  most = sum(sizes) if adaptive else sum(sizes[: done + 1])
+  assert sum(sizes[:done]) < len(source.read) <= most
 
 
 def test_a_source_that_fails_is_mended_and_the_run_goes_on(tmp_path):
@@ -172,6 +255,8 @@ def test_a_run_does_not_go_on_with_another_source(tmp_path):
     ((np.full((2, 3), np.nan), [0, 1]), "that are finite"),
     ((np.ones((2, 3)), [0, 1, 1]), "several lengths"),
     ((np.ones((2, 3)), [0, -1]), "got some below or above"),
+    (([[1.0, 2.0, 3.0], [1.0]], [0, 1]), "got ValueError from it"),
+    ((Late((2, 3)), [0, 1]), "got TimeoutError from it"),
     (np.ones((2, 3)), r"Expected \(inputs, labels\) of every user from the source, got ndarray"),
   ],
 )
@@ -180,6 +265,16 @@ def test_what_a_user_gives_is_checked_when_it_is_read(pair, message):
   clients = opened(Recorded(pairs=pairs))
   with pytest.raises(ValueError, match=message):
     run(clients, {"cohort_size": 300})
+
+
+def test_a_source_that_has_grown_is_refused():
+  source = Recorded(pairs=list(PAIRS))
+  clients = opened(source, names=NAMES)
+  source.pairs.append(PAIRS[0])
+  with pytest.raises(
+    ValueError, match="Expected a source of 30 users, as when it was opened, got 31"
+  ):
+    run(clients)
 
 
 def test_shapes_tell_nothing_of_a_user():
@@ -233,12 +328,11 @@ def test_who_is_not_in_the_sample_adds_nothing(devices):
 
 
 def test_the_cohort_of_another_round_adds_nothing():
-  """Whatever is read, a round sums over its own sample or over nobody."""
+  """A cohort that was read for one round is nobody in another."""
   clients = opened(Recorded())
   algorithm = averaging(clients, noise_multiplier=0.0, cohort_size=30)
   reader = cohort_reading.CohortReader(algorithm, PARAMS, clients, KEYS["noise_key"], ROUNDS, None)
-  with contextlib.closing(reader):
-    cohort = next(reader.cohorts(0, 1, ()))
+  cohort = next(reader.cohorts(0, 1, ()))
   state = algorithm.init(PARAMS)
   own, *_ = algorithm.round(*KEYS.values(), state, cohort)
   other, *_ = algorithm.round(*KEYS.values(), state._replace(round=jnp.int32(1)), cohort)
