@@ -37,7 +37,7 @@ def open_source(name: str | None, max_examples: int) -> tuple[data.SourceUsers, 
   except Exception as error:  # whatever a user's own code raises
     raise ValueError(
       f"Expected --source={name} to return (source, (test inputs, test labels), number of "
-      f"classes), got {type(error).__name__} from it, as shown above."
+      f"classes), got {type(error).__name__} from it; call it in Python to see where."
     ) from error
   if test.inputs.shape[1:] != users.seen.inputs.shape[1:]:
     raise ValueError(
