@@ -71,7 +71,7 @@ class LearningProblem(NamedTuple):
   @property
   def num_users(self) -> int:
     """N, public."""
-    return num_clients(self.clients)
+    return num_clients(self.clients) if self.sizes is None else len(self.sizes)
 
   def num_records(self, unit: Unit) -> int:
     """The number of units of privacy, public: of all users' examples, or of the users.

@@ -25,10 +25,12 @@ SPENT = Ledger().append(Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0)), coun
 IMAGES = {"dataset": "mnist", "data_dir": "a"}
 TEXT = {"dataset": "movies", "data_dir": "a"}
 ARRAYS = {"dataset": "arrays", "data_file": "a.npz"}
+SOURCE = {"dataset": "source", "source": "mine:users", "examples_per_user": 5}
 OTHER = {
   "dataset": "digits",
   "data_dir": "b",
   "data_file": "b.npz",
+  "source": "other:users",
   "data_seed": 1,
   "partition": "writer",
   "concentration": 0.5,
@@ -121,8 +123,9 @@ def test_a_ledger_that_may_have_lost_rounds_is_no_account_of_an_earlier_run(tmp_
 
 @pytest.mark.parametrize("name", USERS)
 def test_a_run_of_other_users_is_refused(tmp_path, name):
-  of_images = name in (*USERS[:2], *USERS[3 : USERS.index("public_text")])
-  now = ARRAYS if name == "data_file" else IMAGES if of_images else TEXT
+  of_images = name in USERS[: USERS.index("public_text")]
+  own = {"data_file": ARRAYS, "source": SOURCE}
+  now = own.get(name, IMAGES if of_images else TEXT)
   if name == "concentration":
     now = {**now, "partition": "dirichlet"}
   then = {**now, name: OTHER[name]}
