@@ -8,19 +8,22 @@ import numpy as np
 
 FEATURES, CLASSES, USERS = 64, 10, 1_000_000
 STACKOVERFLOW_USERS = 342_477
+EXAMPLE_BYTES = 4 * (FEATURES + 1)
 _WORDS, _LONGEST = 10_000, 600
 
 
 def make_numbers(folder: pathlib.Path) -> None:
-  """Users of 4 to 44 examples, who follow one another in two files; `starts.npy` says where."""
+  """Users of 4 to 44 examples in a row, each its inputs and its labels; `starts.npy` says where."""
   rng, sizes = np.random.default_rng(0), []
   weights = rng.normal(size=(FEATURES, CLASSES)).astype(np.float32)
-  with (folder / "inputs.f32").open("wb") as inputs, (folder / "labels.i32").open("wb") as labels:
+  with (folder / "users.bin").open("wb") as file:
     for _ in range(USERS // 10_000):
       own = 4 + rng.binomial(40, 0.32, 10_000)
       rows = rng.standard_normal((int(own.sum()), FEATURES), np.float32)
-      inputs.write(rows.tobytes())
-      labels.write(np.argmax(rows @ weights, axis=1).astype(np.int32).tobytes())
+      labels = np.argmax(rows @ weights, axis=1).astype(np.int32)
+      ends = np.cumsum(own)[:-1]
+      for user in zip(np.split(rows, ends), np.split(labels, ends), strict=True):
+        file.writelines(part.tobytes() for part in user)
       sizes.append(own)
   np.save(folder / "starts.npy", np.concatenate([[0], np.cumsum(np.concatenate(sizes))]))
 

@@ -49,29 +49,27 @@ _CLIENTS = {"StackOverflow": 100}  # of such a block
 
 
 class FileUsers:
-  """Users whose examples stand in a row in two files, with an index of where each begins.
+  """Users who stand in a row in a file, with an index of where each begins.
 
   Args:
-    folder: of the files.
+    folder: of the file.
     count: the first so many users.
   """
 
   def __init__(self, folder: pathlib.Path, count: int):
     self._starts = np.load(folder / "starts.npy")[: count + 1].tolist()
-    self._inputs, self._labels = (
-      os.open(folder / name, os.O_RDONLY) for name in ("inputs.f32", "labels.i32")
-    )
+    self._file = os.open(folder / "users.bin", os.O_RDONLY)
 
   def __len__(self) -> int:
     return len(self._starts) - 1
 
   def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     first, last = self._starts[number : number + 2]
-    bytes_of_row, count = 4 * made_users.FEATURES, last - first
-    inputs = os.pread(self._inputs, count * bytes_of_row, first * bytes_of_row)
-    labels = os.pread(self._labels, 4 * count, 4 * first)
-    rows = np.frombuffer(inputs, np.float32).reshape(count, made_users.FEATURES)
-    return rows, np.frombuffer(labels, np.int32)
+    count, size = last - first, made_users.EXAMPLE_BYTES
+    found = os.pread(self._file, count * size, first * size)
+    inputs = np.frombuffer(found, np.float32, count * made_users.FEATURES)
+    labels = np.frombuffer(found, np.int32, count, inputs.nbytes)
+    return inputs.reshape(count, made_users.FEATURES), labels
 
 
 def _numbers(where: str, users: int) -> tuple[Any, models.Loss, Any]:
