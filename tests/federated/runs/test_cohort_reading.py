@@ -174,10 +174,65 @@ def test_users_of_several_types_are_those_of_memory(least):
   kinds = {"max_examples": 4, "label_kind": "numbers"}
   memory = data.clients_from_pairs(pairs, **kinds)
   clients = data.clients_from_source(pairs, **kinds)
+  together = clients.read(np.arange(USERS), rows=USERS)
   for number in range(USERS):
-    one, other = memory.user(number), clients.read(np.array([number]), rows=1)
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[0]), one, other)
+    alone = clients.read(np.array([number]), rows=1)
+    for read, place in ((alone, 0), (together, number)):
+      own = jax.tree.map(lambda x, place=place: x[place], read)
+      jax.tree.map(np.testing.assert_array_equal, memory.user(number), own)
   assert clients.seen.labels.dtype == np.float32
+
+
+@pytest.mark.parametrize("members", [[5], [5, 6]], ids=["alone", "beside a float"])
+def test_a_label_that_would_change_is_refused_whoever_else_is_read(members):
+  pairs = [(inputs, labels.astype(float)) for inputs, labels in PAIRS * 10]
+  pairs[5:7] = [(np.ones((1, 3)), np.array([2**31 + 1])), (np.ones((1, 3)), np.array([0.5]))]
+  clients = data.clients_from_source(pairs, max_examples=4, label_kind="numbers")
+  with pytest.raises(ValueError, match="labels that int32 holds"):
+    clients.read(np.array(members), rows=2)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_the_end_of_a_program_does_not_wait_for_a_read(num_threads):
+  daemons = []
+
+  class Noting(Recorded):
+    def __getitem__(self, number):
+      daemons.append(threading.current_thread().daemon)
+      return super().__getitem__(number)
+
+  clients = opened(Noting(), num_threads=num_threads)
+  daemons.clear()
+  run(clients, num_rounds=2)
+  assert all(daemons)
+  assert daemons
+
+
+BUSY = max(range(1, USERS), key=lambda number: len(PAIRS[number][1]))
+EMPTY = (PAIRS[0][0][:0], PAIRS[0][1][:0])
+LARGEST = (np.full((3000, 3), 1e6, np.float32), np.ones(3000, int))
+
+
+@pytest.mark.parametrize(
+  "others",
+  [PAIRS[1:], *([*PAIRS[:BUSY], own, *PAIRS[BUSY + 1 :]] for own in (EMPTY, LARGEST))],
+  ids=["first gone", "emptied", "largest by far"],
+)
+def test_one_user_moves_the_sum_by_no_more_than_the_event_says(others):
+  """Of a whole run without noise, whose first round has everybody: by S = 0.5, and rounding."""
+
+  def total(pairs, names):
+    clients = opened(Recorded(pairs=pairs), names=names)
+    options = {"cohort_size": len(pairs), "noise_multiplier": 0.0, "num_rounds": 1}
+    result = train(averaging(clients, **options), PARAMS, clients, **KEYS)
+    before, after = (
+      np.concatenate([np.float64(np.asarray(x)).ravel() for x in jax.tree.leaves(params)])
+      for params in (PARAMS, result.params)
+    )
+    return len(pairs) * (after - before)
+
+  distance = np.linalg.norm(total(PAIRS, NAMES) - total(others, NAMES[-len(others) :]))
+  assert 0.01 < distance < 0.5 + 1e-5
 
 
 def test_tuples_of_numbers_are_arrays():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jdp.federated.runs import shared_records
 from jdp.ledger import load_file
 from tests.helpers import two_process_scripts
 from tests.helpers.two_processes_train import NUM_ROUNDS
@@ -27,3 +28,16 @@ def test_two_processes_train_in_one_work_directory(tmp_path):
   assert not (tmp_path / "nobody writes here").exists()
   assert first["refused"].startswith("Expected no further rounds in")
   assert second["refused"].startswith("Expected the first process to go on, got its error: Expec")
+
+
+def test_others_hear_of_a_failure_whatever_it_is(monkeypatch):
+  """Else they would wait for a process that was told to exit."""
+  heard = []
+  monkeypatch.setattr(shared_records.multihost_utils, "process_allgather", heard.append)
+
+  def leave():
+    raise SystemExit(3)
+
+  with pytest.raises(SystemExit):
+    shared_records.together(leave)
+  assert heard == [1]
