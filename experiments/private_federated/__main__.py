@@ -21,7 +21,7 @@ from experiments.private_federated.limits import (
   local_names,
   unclipped,
 )
-from experiments.private_federated.report import report_local_and_central
+from experiments.private_federated.report import BASELINES, report_local_and_central
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   FederationOptions,
@@ -66,8 +66,9 @@ class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions
 
   baselines: tuple[str, ...] = option(
     ("none", "central"),
-    "Runs to compare with: no privacy, central privacy alone.",
-    choices=("none", "central"),
+    "Runs to compare with: no privacy at all; updates clipped to --max_update_norm, and nothing "
+    "else; central privacy alone.",
+    choices=BASELINES,
     may_be_empty=True,
   )
   epsilon_directions: tuple[float, ...] = option(
@@ -168,6 +169,9 @@ def make_rows(
   baselines = {
     "none": lambda: NoisySetting(
       make("none", "no privacy", no_privacy(), None, private=False), 0.0, 0.0
+    ),
+    "clipped": lambda: NoisySetting(
+      make("clipped", "clipping only", gaussian_sum(bound, 0.0), None, private=False), 0.0, 0.0
     ),
     "central": lambda: NoisySetting(
       make("central", "central only", _gaussian(bound, plan), None),

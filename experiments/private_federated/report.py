@@ -40,7 +40,8 @@ _GUARANTEES = {
   "central": "central ε",
 }
 _MOMENTS = "by moments"  # the published accountant of the central ε
-_BASELINES = ("none", "central")
+BASELINES = ("none", "clipped", "central")
+_LEVELS = ("--", ":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # the lines of baselines and of the start
 
 
 def report_local_and_central(
@@ -169,11 +170,11 @@ def _limits_figure(options: Any, problem: LearningProblem, summary: Sequence[Row
   figure, axes = plots.figure("ε₁ of one release: local, of its direction", "", _title(options))
   style.metric_axis(axes.yaxis, name)
   style.marked_values(axes, {eps1: rounded_up(eps1) for eps1 in options.epsilon_directions})
-  baselines = {row["label"]: row for row in summary if row["setting"] in _BASELINES}
+  baselines = {row["label"]: row for row in summary if row["setting"] in BASELINES}
   looks = style.distinct([*columns, *baselines])
   for label, rows in columns.items():
     plots.points(axes, options.epsilon_directions, [row[name] for row in rows], label, looks[label])
-  for (label, row), line in zip(baselines.items(), ("--", ":"), strict=False):
+  for (label, row), line in zip(baselines.items(), _LEVELS, strict=False):
     plots.level(axes, row[name], label, {**looks[label], "linestyle": line})
   return figure
 
@@ -225,7 +226,7 @@ def _epsilon_figure(
   style.metric_axis(axes.yaxis, problem.headline)
   full = {local_names(eps1)[0] for eps1 in options.epsilon_directions}
   local = [row[problem.headline] for row in summary if row["setting"] in full]
-  levels = {row["label"]: row[problem.headline] for row in summary if row["setting"] in _BASELINES}
+  levels = {row["label"]: row[problem.headline] for row in summary if row["setting"] in BASELINES}
   # Pre-trained models are good before any private round: a baseline of its own.
   if options.public_passes:
     levels["before the first round"] = start
@@ -234,7 +235,7 @@ def _epsilon_figure(
     epsilons = options.epsilon_directions
     style.marked_values(axes, {epsilon: rounded_up(epsilon) for epsilon in epsilons})
     plots.points(axes, epsilons, local, measured, look)
-  for (label, baseline), line in zip(looks, ("--", ":", "-."), strict=False):
+  for (label, baseline), line in zip(looks, _LEVELS, strict=False):
     plots.level(axes, levels[label], label, {**baseline, "linestyle": line})
   style.only_shares(axes, problem.headline)
   return figure
