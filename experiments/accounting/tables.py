@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS
+from experiments.runner.published_language_models import DELTA, PUBLISHED, ROUNDS, TABLE_1
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statements import warnings
@@ -18,15 +18,6 @@ from jdp.ledger import Ledger, subsampled_gaussian
 
 _POINTS = 12
 _SLOW = 1000  # Beyond so many distinct rounds, privacy loss distributions take minutes.
-# arXiv 1710.06963, Table 1: users, expected sample, noise multiplier; delta = users^-1.1.
-_TABLE = (
-  (1e5, 1e2, 1.0),
-  (1e6, 1e1, 1.0),
-  (1e6, 1e3, 1.0),
-  (1e6, 1e4, 1.0),
-  (1e6, 1e3, 3.0),
-  (1e9, 1e3, 1.0),
-)
 
 
 def plan_part(
@@ -116,34 +107,60 @@ def ledger_parts(
 
 
 def published_parts(accountants: Sequence[str]) -> list[Part]:
-  """The tables of arXiv 1710.06963, beside today's accountants."""
-  rounds = [10**i for i in range(7)]
-  header = ["users", "sample", "z", "accountant", *(f"{n:,}" for n in rounds)]
-  rows = [
-    [
-      *(f"{users:g}", f"{sample:g}", str(z), name),
-      *(
-        _cell(_epsilon(subsampled_gaussian(sample / users, z, n), users**-1.1, name))
-        for n in rounds
-      ),
-    ]
-    for users, sample, z in _TABLE
+  """The tables of arXiv 1710.06963, beside today's accountants.
+
+  The moments accountant is theirs. How many of its epsilons are those printed, to the last printed
+  digit, is counted.
+  """
+  rounds = [10**i for i in range(len(TABLE_1[0].epsilons))]
+  costs = {
+    (row, name): [_epsilon(row.plan(n), row.users**-1.1, name) for n in rounds]
+    for row in TABLE_1
     for name in accountants
+  }
+  first = [
+    [f"{row.users:g}", f"{row.cohort:g}", str(row.noise_multiplier), name, *cells]
+    for row in TABLE_1
+    for name, cells in (
+      ("published", [f"{epsilon:.2f}" for epsilon in row.epsilons]),
+      *((name, list(map(_cell, costs[row, name]))) for name in accountants),
+    )
   ]
+  plans = {
+    (row, name): _epsilon(row.plan, DELTA, name) for row in PUBLISHED for name in accountants
+  }
   second = [
-    [f"{row.users:,}", str(row.cohort), *_epsilons(row.plan, DELTA, accountants)]
+    [
+      *(f"{row.users:,}", str(row.cohort), f"{row.epsilon:.3f}"),
+      *(_cell(plans[row, name]) for name in accountants),
+    ]
     for row in PUBLISHED
   ]
-  return [
+  parts = [
     Part(
       "arXiv 1710.06963, Table 1: epsilon after 1 to 10^6 rounds, delta = users^-1.1",
-      table(header, rows),
+      table(["users", "sample", "z", "accountant", *(f"{n:,}" for n in rounds)], first),
     ),
     Part(
-      f"arXiv 1710.06963, Section 3: {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
-      table(["users", "sample", *accountants], second),
+      f"arXiv 1710.06963, Table 2: epsilon of {ROUNDS:,} rounds at z = 1, delta = {DELTA}",
+      table(["users", "sample", "published", *accountants], second),
     ),
   ]
+  if "moments" not in accountants:
+    return parts
+  pairs = {
+    "Table 1": [
+      (f"{printed:.2f}", f"{ours:.2f}")
+      for row in TABLE_1
+      for printed, ours in zip(row.epsilons, costs[row, "moments"], strict=True)
+    ],
+    "Table 2": [(f"{row.epsilon:.3f}", f"{plans[row, 'moments']:.3f}") for row in PUBLISHED],
+  }
+  counts = [
+    [name, f"{sum(printed == ours for printed, ours in found)} of {len(found)}"]
+    for name, found in pairs.items()
+  ]
+  return [*parts, Part("Equal to the printed digits", table(["of", "moments"], counts))]
 
 
 def _delta_part(

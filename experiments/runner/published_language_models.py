@@ -41,6 +41,29 @@ PUBLISHED = (
 )
 
 
+class Costs(NamedTuple):
+  """A row of Table 1: the epsilons, as printed, of 1, 10, ..., 10^6 rounds at users^-1.1."""
+
+  users: float
+  cohort: float
+  noise_multiplier: float
+  epsilons: tuple[float, ...]
+
+  def plan(self, rounds: int) -> Ledger:
+    """The ledger of so many rounds."""
+    return subsampled_gaussian(self.cohort / self.users, self.noise_multiplier, rounds)
+
+
+TABLE_1 = (
+  Costs(1e5, 1e2, 1.0, (0.97, 0.98, 1.00, 1.07, 1.18, 2.21, 7.50)),
+  Costs(1e6, 1e1, 1.0, (0.68, 0.69, 0.69, 0.69, 0.69, 0.72, 0.73)),
+  Costs(1e6, 1e3, 1.0, (1.17, 1.17, 1.20, 1.28, 1.39, 2.44, 8.13)),
+  Costs(1e6, 1e4, 1.0, (1.73, 1.92, 2.08, 3.06, 8.49, 32.38, 187.01)),
+  Costs(1e6, 1e3, 3.0, (0.47, 0.47, 0.48, 0.48, 0.49, 0.67, 1.95)),
+  Costs(1e9, 1e3, 1.0, (0.84, 0.84, 0.84, 0.85, 0.88, 0.88, 0.88)),
+)
+
+
 def published_loss(clip_norm: float, noise: float) -> float | None:
   """The points of AccuracyTop1 lost at this S and noise on the average; None for other noise.
 

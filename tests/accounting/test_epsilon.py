@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import pld
 from scipy import optimize, stats
 
+from experiments.runner.published_language_models import DELTA, PUBLISHED, TABLE_1
 from jdp import accounting
 from jdp.accounting.renyi import conversions
 from jdp.events import GaussianSum, PoissonSampling, Round
@@ -143,34 +144,20 @@ def test_monotone_and_reversible(plan):
   assert back >= 0.999 * delta or base == 0
 
 
-# arXiv 1710.06963: users, expected sample, noise, and epsilon after 1, 10, ..., 10^6 rounds; delta
-# = users^-1.1.
-PUBLISHED = [
-  (1e5, 1e2, 1.0, (0.97, 0.98, 1.00, 1.07, 1.18, 2.21, 7.50)),
-  (1e6, 1e1, 1.0, (0.68, 0.69, 0.69, 0.69, 0.69, 0.72, 0.73)),
-  (1e6, 1e3, 1.0, (1.17, 1.17, 1.20, 1.28, 1.39, 2.44, 8.13)),
-  (1e6, 1e4, 1.0, (1.73, 1.92, 2.08, 3.06, 8.49, 32.38, 187.01)),
-  (1e6, 1e3, 3.0, (0.47, 0.47, 0.48, 0.48, 0.49, 0.67, 1.95)),
-  (1e9, 1e3, 1.0, (0.84, 0.84, 0.84, 0.85, 0.88, 0.88, 0.88)),
-]
-
-
-@pytest.mark.parametrize(("users", "sample", "z", "row"), PUBLISHED)
-def test_moments_accountant_reproduces_the_published_table(users, sample, z, row):
-  runs = [subsampled_gaussian(sample / users, z, 10**i) for i in range(7)]
-  ours = [accounting.epsilon(run, users**-1.1, accountant="moments") for run in runs]
-  assert [f"{epsilon:.2f}" for epsilon in ours] == [f"{epsilon:.2f}" for epsilon in row]
+@pytest.mark.parametrize("row", TABLE_1)
+def test_moments_accountant_reproduces_the_published_table(row):
+  runs, delta = [row.plan(10**i) for i in range(7)], row.users**-1.1
+  ours = [accounting.epsilon(run, delta, accountant="moments") for run in runs]
+  assert [f"{epsilon:.2f}" for epsilon in ours] == [f"{epsilon:.2f}" for epsilon in row.epsilons]
   assert all(
-    accounting.epsilon(run, users**-1.1) <= epsilon for run, epsilon in zip(runs, ours, strict=True)
+    accounting.epsilon(run, delta) <= epsilon for run, epsilon in zip(runs, ours, strict=True)
   )
 
 
-@pytest.mark.parametrize(
-  ("users", "row"), [(763_430, ("4.634", "2.314", "2.038")), (1e8, ("1.152", "0.991", "0.987"))]
-)
-def test_moments_accountant_reproduces_the_second_table(users, row):
-  runs = [subsampled_gaussian(sample / users, 1.0, 5000) for sample in (5000, 1667, 1250)]
-  assert tuple(f"{accounting.epsilon(run, 1e-9, accountant='moments'):.3f}" for run in runs) == row
+@pytest.mark.parametrize("row", PUBLISHED)
+def test_moments_accountant_reproduces_the_second_table(row):
+  ours = accounting.epsilon(row.plan, DELTA, accountant="moments")
+  assert f"{ours:.3f}" == f"{row.epsilon:.3f}"
 
 
 def test_moments_accountant_both_ways():

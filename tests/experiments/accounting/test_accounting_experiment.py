@@ -78,10 +78,12 @@ def test_the_published_tables(tmp_path):
     rounded_up(accounting.epsilon(run, 1e6**-1.1, accountant="moments"), 4) for run in runs
   ]
   assert ["1e+06", "10000", "1.0", "moments", *epsilons] in table
-  second = {tuple(row[:2]): row[2] for row in table if len(row) == 3}
+  second = {tuple(row[:2]): row[2:] for row in table if len(row) == 4}
   for row in PUBLISHED:
-    cell = second[f"{row.users:,}", str(row.cohort)]
-    assert cell == rounded_up(accounting.epsilon(row.plan, 1e-9, accountant="moments"), 4)
+    ours = rounded_up(accounting.epsilon(row.plan, 1e-9, accountant="moments"), 4)
+    assert second[f"{row.users:,}", str(row.cohort)] == [f"{row.epsilon:.3f}", ours]
+  assert ["Table 1", "42 of 42"] in table
+  assert ["Table 2", "6 of 6"] in table
 
 
 def test_a_ledger_for_each_observer(tmp_path):
