@@ -24,7 +24,7 @@ def expected_error(
 ) -> float:
   """E||mean of the estimates - mean of the values||^2 by the mechanism's own closed form.
 
-  With a shared projection it holds to leading order in 1/k, for dimensions that are powers of two.
+  With a shared projection it holds to leading order in 1/k.
 
   Args:
     estimator: the registered mechanism.
@@ -35,8 +35,10 @@ def expected_error(
   alone = float(np.mean([mechanism.mean_squared_error(norm) for norm in norms.tolist()]))
   if not estimator.shares_projection:
     return alone / len(values)
-  # The error of a shared projection is common to all clients, and does not average out.
-  floor = 1 / mechanism.parameters.c**2 - 1
+  # The error of a shared projection is common to all clients, and does not average out. It is
+  # spread over all coordinates of the padded vector, of which the estimate keeps the first.
+  projection = mechanism.parameters
+  floor = (1 / projection.c**2 - 1) * values.shape[1] / projection.width
   return (alone - floor) / len(values) + floor * float(
     np.sum(np.mean(values, axis=0, dtype=float) ** 2)
   )

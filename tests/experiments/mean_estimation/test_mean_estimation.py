@@ -86,17 +86,19 @@ def test_every_estimator_takes_unit_vectors_and_says_what_it_sends():
 
 
 @pytest.mark.usefixtures("one_device")
-def test_a_shared_projection_has_an_error_that_does_not_average_out():
+@pytest.mark.parametrize("dim", [64, 72], ids=["whole", "padded"])
+def test_a_shared_projection_has_an_error_that_does_not_average_out(dim):
   """The closed form of 200 clients, of which the term without 1/n is most; it is not that of
-  independent ones.
+  independent ones. Of a padded vector's error, part lies where the estimate has no coordinates.
   """
   own = options(cohorts=(200,), repetitions=150)
-  row = binary.measure(own, binary.Point("one_projection", 64, 4.0, 200, 16))
+  row = binary.measure(own, binary.Point("one_projection", dim, 4.0, 200, 16))
   assert_mean_is(row["errors"], row["theory"], catches=0.2)
   independent = ESTIMATORS["fast_proj_unit"]
-  mechanism = independent.make(Setting(64, 4.0, 16))
+  mechanism = independent.make(Setting(dim, 4.0, 16))
+  assert mechanism.parameters.width == (64 if dim == 64 else 128)
   assert row["theory"] > 2 * 200 * expected_error(
-    independent, mechanism, binary.unit_vectors(own, 64, 200)
+    independent, mechanism, binary.unit_vectors(own, dim, 200)
   )
 
 
