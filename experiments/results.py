@@ -1,18 +1,26 @@
-"""The results that an experiment's README shows, kept beside it and never edited by hand.
+"""The results that pages show, kept beside the experiments and never edited by hand.
 
-    python -m experiments.results keep RUN NAME [--picture=PLOT ...]
+    python -m experiments.results keep RUN NAME [--picture=PLOT ...] [--minutes=M]
 
 takes over a finished work directory: `experiments/<experiment>/results/NAME.json` gets the command,
-the versions, the tables of its `report.md` and all of its `results.json`. Each named plot goes
-beside it as `NAME_PLOT.png`. In a README, the lines
+the versions, the tables of its `report.md` and all of its `results.json`, and the minutes of
+processor time that it took. Each named plot goes beside it as `NAME_PLOT.png`.
+
+A page shows results in three ways. The lines
 
     <!-- results/NAME.json: HEADING -->
     <!-- end -->
 
 stand around the first table of the report's part with this heading (`HEADING, 2` is its second).
+`<!-- reproduction: PUBLICATION -->` does the same for a table of `experiments/reproduction.py`. A
+link to a file, titled with a path, holds one number (`experiments/stored_values.py`).
 
-    python -m experiments.results write    # fills these places in all READMEs
-    python -m experiments.results check    # refuses READMEs that differ from the results
+    python -m experiments.results write    # fills these places in all pages
+    python -m experiments.results check    # refuses pages that differ from the results
+    python -m experiments.results again EXPERIMENT/NAME [--data_dir=DIR]
+
+The last one runs the command of stored results anew, and compares the tables. Numbers with an
+interval may differ as far as the intervals meet, as the noise is new.
 """
 
 import argparse
@@ -21,23 +29,37 @@ import itertools
 import json
 import pathlib
 import re
+import resource
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
+from experiments import reproduction, stored_values
 from experiments.runner import files, options
 
 _FOLDER = pathlib.Path(__file__).parent
+_ROOT = _FOLDER.parent
 _REPORT, _RESULTS, _FLAGS = "report.md", "results.json", "flags.json"
 _PLACES = ("data_dir", "data_file", "warm_start")  # flags that name files of one machine
 _VERSIONS = ("python", "jax", "numpy", "devices")
 _DIGITS = 6
 _COLOURS = 64
 _BLOCK = re.compile(
-  r"^<!-- (results/\S+\.json): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$", re.M | re.S
+  r"^<!-- (\S*results/\S+\.json|reproduction): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
+  re.M | re.S,
 )
+_BEGIN = re.compile(r"^<!-- (?:\S*results/|reproduction)", re.M)
+_MEASURED = re.compile(
+  r"(?<![\w.])(?:\d[\d,]*)?\.?\d+ ?"
+  r"(?:%|[mµ]?s|minutes?|hours?|[MG]i?B|times|[a-z]+/s)(?![\w=])"
+)
+_UNMEASURED = re.compile(r"```.*?^```|`[^`\n]+`|^ {4}.*?$", re.M | re.S)  # what is code
+_INTERVAL = re.compile(r"(-?[\d.,]+)( %)? ± ([\d.]+)")
 
 
 def tables_of(report: str) -> dict[str, list[str]]:
@@ -82,29 +104,34 @@ def command(experiment: str, preset: str, flags: Mapping[str, Any]) -> str:
   return " ".join([f"python -m experiments.{experiment} --preset={preset}", *words])
 
 
-def kept(run: pathlib.Path) -> dict[str, Any]:
-  """What is kept of a finished run, as JSON data.
+def kept(run: pathlib.Path, minutes: float | None = None) -> dict[str, Any]:
+  """What is kept of a finished run, and of its minutes of processor time, as JSON data.
 
   Raises:
     ValueError: if the run is not finished.
   """
-  for name in (_FLAGS, _REPORT, _RESULTS):
+  for name in (_FLAGS, _REPORT):
     if not (run / name).exists():
       raise ValueError(f"Expected {name} in {run}, got none; finish the run with --resume.")
-  begun, results = files.read_json(run / _FLAGS), files.read_json(run / _RESULTS)
+  begun = files.read_json(run / _FLAGS)
+  # A report of tables alone has no other results.
+  results = files.read_json(run / _RESULTS) if (run / _RESULTS).exists() else {}
   named = {name: value for name, value in begun["flags"].items() if name not in _PLACES}
   return {
     "experiment": begun["experiment"],
     "command": command(begun["experiment"], begun["preset"], begun["flags"]),
     "environment": {name: begun["environment"][name] for name in _VERSIONS},
+    **({} if minutes is None else {"processor_minutes": float(f"{minutes:.2g}")}),
     "tables": tables_of((run / _REPORT).read_text()),
     "results": rounded({**results, "flags": named}),
   }
 
 
-def keep(run: pathlib.Path, name: str, pictures: Sequence[str] = ()) -> pathlib.Path:
+def keep(
+  run: pathlib.Path, name: str, pictures: Sequence[str] = (), minutes: float | None = None
+) -> pathlib.Path:
   """Writes what is kept of a finished run, and small copies of its plots."""
-  content = kept(run)
+  content = kept(run, minutes)
   folder = _FOLDER / content["experiment"] / "results"
   folder.mkdir(exist_ok=True)
   for picture in pictures:
@@ -120,44 +147,111 @@ def keep(run: pathlib.Path, name: str, pictures: Sequence[str] = ()) -> pathlib.
 
 
 def filled(text: str, folder: pathlib.Path) -> str:
-  """A README with its tables as the results in its folder have them.
+  """A page with its tables and numbers as the results have them, whose paths begin in its folder.
 
   Raises:
-    ValueError: if it names a table that is not there.
+    ValueError: if it names a table or a value that is not there.
   """
 
   def block(match: re.Match[str]) -> str:
     path, heading, number, _ = match.groups()
+    begin = match[0].partition("\n")[0]
+    if path == "reproduction":
+      return f"{begin}\n{reproduction.table_of(heading)}\n<!-- end -->"
     tables = files.read_json(folder / path)["tables"]
     which = int(number or 1)
     if len(tables.get(heading, ())) < which:
       raise ValueError(f"Expected a table of {sorted(tables)} in {path}, got {heading}, {which}.")
-    begin = match[0].partition("\n")[0]
     return f"{begin}\n{tables[heading][which - 1]}\n<!-- end -->"
 
-  return _BLOCK.sub(block, text)
+  return stored_values.cited(_BLOCK.sub(block, text), folder)
 
 
-def readmes() -> Iterator[pathlib.Path]:
-  """The READMEs of all experiments."""
-  return iter(sorted(_FOLDER.glob("*/README.md")))
+def pages() -> Iterator[pathlib.Path]:
+  """The Markdown pages that may show results: READMEs, and those of `docs`."""
+  docs = (path for path in (_ROOT / "docs").rglob("*.md") if "generated" not in path.parts)
+  return iter(sorted([_ROOT / "README.md", *docs, *_FOLDER.glob("*/README.md")]))
 
 
 def differences() -> list[str]:
-  """What READMEs say otherwise than the results, or leave out; empty if nothing."""
-  return list(itertools.chain.from_iterable(map(_differences, readmes())))
+  """What pages say otherwise than the results, or leave out; empty if nothing."""
+  return list(itertools.chain.from_iterable(map(_differences, pages())))
 
 
-def _differences(readme: pathlib.Path) -> Iterator[str]:
-  text, folder = readme.read_text(), readme.parent
-  place = f"{folder.name}/README.md"
+def _differences(page: pathlib.Path) -> Iterator[str]:
+  text, folder = page.read_text(), page.parent
+  place = page.relative_to(_FOLDER.parent)
   if filled(text, folder) != text:
     yield f"{place} differs from its results; run python -m experiments.results write"
-  if text.count("<!-- results/") != len(_BLOCK.findall(text)):
+  if len(_BEGIN.findall(text)) != len(_BLOCK.findall(text)):
     yield f"{place} has a table's beginning without an end"
+  for number in unsourced(text):
+    yield f"{place} says {number}, and links it to no file of results"
+  if folder.parent != _FOLDER:
+    return
   for path in sorted((folder / "results").glob("*.png")):
     if f"results/{path.name}" not in text:
       yield f"{place} does not show results/{path.name}"
+
+
+def unsourced(text: str) -> list[str]:
+  """The measured numbers of a page that stand in no link to a file.
+
+  A page that links one number to its file must do so with all. A measured number has a unit of
+  time, memory or speed, or is a share.
+
+  >>> link = '[0.4 s](results/a.jsonl "plan > seconds")'
+  >>> unsourced(f"It takes {link}, and 3 times as long on 1,024 users."), unsourced("It takes 3 s.")
+  (['3 times'], [])
+  """
+  linked = stored_values.CITED.sub("", text)
+  if linked == text:
+    return []
+  return _MEASURED.findall(_UNMEASURED.sub("", _BLOCK.sub("", linked)))
+
+
+def again(name: str, places: Mapping[str, str]) -> list[str]:
+  """Runs the command of stored results anew; returns the cells that differ beyond their intervals.
+
+  Args:
+    name: `EXPERIMENT/NAME`.
+    places: flag -> the file or folder of this machine that the command needs.
+  """
+  experiment, _, stored = name.partition("/")
+  content = files.read_json(_FOLDER / experiment / "results" / f"{stored}.json")
+  command = content["command"]
+  for flag, path in places.items():
+    command = command.replace(f"={flag.upper()}", f"={shlex.quote(path)}")
+  print(command, flush=True)
+  with tempfile.TemporaryDirectory() as folder:
+    run = pathlib.Path(folder) / "run"
+    words = [sys.executable, *shlex.split(command)[1:], f"--workdir={run}"]
+    subprocess.run(words, check=True, cwd=_ROOT, stdout=subprocess.DEVNULL)
+    anew = tables_of((run / _REPORT).read_text())
+  used = resource.getrusage(resource.RUSAGE_CHILDREN)
+  print(f"{(used.ru_utime + used.ru_stime) / 60:.2g} minutes of processor time")
+  return list(disagreements(content["tables"], anew))
+
+
+def disagreements(
+  before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+  """The cells of tables that differ: intervals that do not meet, else any other text."""
+  for heading, tables in before.items():
+    pairs = itertools.zip_longest(tables, after.get(heading, ()), fillvalue="")
+    for table, other in pairs:
+      cells = ([c.strip() for c in text.split("|")] for text in (table, other))
+      for old, new in itertools.zip_longest(*cells, fillvalue=""):
+        if old != new and set(old + new) != {"-"} and not _meet(old, new):
+          yield f"{heading}: {old!r} was stored, {new!r} came now"
+
+
+def _meet(old: str, new: str) -> bool:
+  found = _INTERVAL.match(old), _INTERVAL.match(new)
+  if None in found:
+    return False
+  (a, _, s), (b, _, t) = ((part.replace(",", "") for part in m.groups("")) for m in found if m)
+  return abs(float(a) - float(b)) <= float(s) + float(t)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -169,14 +263,25 @@ def main(arguments: Sequence[str]) -> None:
   keeping.add_argument("run", type=pathlib.Path)
   keeping.add_argument("name")
   keeping.add_argument("--picture", action="append", default=[], help="a plot's name")
-  commands.add_parser("write", help="fill the tables of all READMEs")
-  commands.add_parser("check", help="compare all READMEs with the results")
+  keeping.add_argument("--minutes", type=float, help="of processor time that the run took")
+  commands.add_parser("write", help="fill the places of all pages")
+  commands.add_parser("check", help="compare all pages with the results")
+  repeating = commands.add_parser("again", help="run a stored command anew, and compare")
+  repeating.add_argument("name", help="EXPERIMENT/NAME")
+  for place in _PLACES:
+    repeating.add_argument(f"--{place}")
   chosen = parser.parse_args(arguments)
   if chosen.command == "keep":
-    print(keep(chosen.run, chosen.name, chosen.picture))
+    print(keep(chosen.run, chosen.name, chosen.picture, chosen.minutes))
   elif chosen.command == "write":
-    for readme in readmes():
-      readme.write_text(filled(readme.read_text(), readme.parent))
+    for page in pages():
+      if (text := filled(page.read_text(), page.parent)) != page.read_text():
+        page.write_text(text)
+  elif chosen.command == "again":
+    places = {name: path for name in _PLACES if (path := getattr(chosen, name))}
+    if found := again(chosen.name, places):
+      sys.exit("\n".join(found))
+    print("All cells are equal, or their intervals meet.")
   elif found := differences():
     sys.exit("\n".join(found))
 

@@ -1,4 +1,4 @@
-"""READMEs hold the tables of results that commands wrote."""
+"""Pages hold the tables and numbers of results that commands wrote."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from experiments import results
+from experiments import results, stored_values
 
 REPORT = """# A simulation
 
@@ -40,6 +40,8 @@ def experiment(tmp_path, monkeypatch):
   shutil.copytree(source / "flags", folder / "flags")
   (folder / "README.md").write_text(README)
   monkeypatch.setattr(results, "_FOLDER", folder.parent)
+  monkeypatch.setattr(results, "pages", lambda: [folder / "README.md"])
+  monkeypatch.setattr(stored_values, "document", stored_values.document.__wrapped__)
   run = tmp_path / "run"
   run.mkdir()
   kind = results.importlib.import_module("experiments.draw_and_discard.__main__")
@@ -108,6 +110,82 @@ def test_an_unfinished_run_is_refused(experiment):
   (run / "report.md").unlink()
   with pytest.raises(ValueError, match=r"Expected report\.md in .*; finish the run with --resume"):
     results.keep(run, "spread")
+
+
+@pytest.mark.parametrize(
+  ("shown", "message"),
+  [
+    ('[0.45 s](results/speed.jsonl "size=64 > own.seconds") alone', None),
+    ('[448 ms](results/speed.jsonl "size=64 > own.seconds") alone', None),
+    ('[5 times](results/speed.jsonl "size=64 > peer.seconds divided by own.seconds")', "nothing"),
+    ('[10 times](results/speed.jsonl "size=64 > ratio") as fast', None),
+    ('[0.44 s](results/speed.jsonl "size=64 > own.seconds") alone', "differs from its results"),
+    ('[0.45 s](results/speed.jsonl "size=65 > own.seconds") alone', "Expected a value at"),
+    ('[0.45 s](results/speed.jsonl "size=64 > own.seconds"), a peer 4 s', "says 4 s, and links"),
+  ],
+)
+def test_a_number_of_a_page_is_that_of_its_file(experiment, shown, message):
+  folder, _ = experiment
+  rows = [{"setting": {"size": 64}, "own": {"seconds": 0.4476}, "ratio": 9.97}, {"size": 8}]
+  (folder / "results").mkdir()
+  (folder / "results/speed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  (folder / "README.md").write_text(f"# Speed\n\nIt takes {shown}.\n")
+  if message is None:
+    assert results.differences() == []
+  else:
+    with pytest.raises((SystemExit, ValueError), match=message):
+      results.main(["check"])
+
+
+def test_a_written_number_keeps_its_digits(experiment):
+  folder, _ = experiment
+  (folder / "results").mkdir()
+  (folder / "results/speed.jsonl").write_text('{"name": "jdp", "rate": 3466.49}')
+  link = '[{} clients/s](results/speed.jsonl "jdp > rate")'
+  (folder / "README.md").write_text(link.format("9,000.0"))
+  results.main(["write"])
+  assert (folder / "README.md").read_text() == link.format("3,466.5")
+
+
+def test_a_paired_difference_is_by_seed():
+  runs = [
+    {"label": label, "seed": seed, "metrics": {"test_accuracy": accuracy}}
+    for label, accuracies in {"a": (0.5, 0.7, 0.9), "b": (0.48, 0.69, 0.87)}.items()
+    for seed, accuracy in enumerate(accuracies)
+  ]
+  shown = stored_values.value({"results": {"runs": runs}}, "Results > a - b > test_accuracy")
+  assert shown == "+2.0 ± 2.5 points"  # .01 * 4.303 / sqrt(3)
+  with pytest.raises(ValueError, match="of the same seeds"):
+    stored_values.value({"results": {"runs": runs[:5]}}, "Results > a - b > test_accuracy")
+
+
+def test_a_command_gives_its_figures_again(experiment, capsys):
+  folder, _ = experiment
+  table = "| of | moments |\n| --- | --- |\n| Table 1 | 42 of 42 |\n| Table 2 | {} of 6 |"
+  stored = {"command": "python -m experiments.accounting --task=published --accountants=moments"}
+  (folder / "results").mkdir()
+  for name, count in (("right", 6), ("wrong", 5)):
+    tables = {"Equal to the printed digits": [table.format(count)]}
+    (folder / f"results/{name}.json").write_text(json.dumps(stored | {"tables": tables}))
+  results.main(["again", "draw_and_discard/right"])
+  assert "All cells are equal" in capsys.readouterr().out
+  with pytest.raises(SystemExit, match="'5 of 6' was stored, '6 of 6' came now"):
+    results.main(["again", "draw_and_discard/wrong"])
+
+
+@pytest.mark.parametrize(
+  ("old", "new", "meet"),
+  [
+    ("88.7 % ± 1.1", "87.0 % ± 0.7", True),
+    ("88.7 % ± 1.1", "86.8 % ± 0.7", False),
+    ("1,991.2 ± 42", "1,940 ± 10", True),
+    ("1.060", "1.061", False),
+  ],
+)
+def test_figures_with_intervals_may_differ_as_far_as_these_meet(old, new, meet):
+  table = "| a |\n| --- |\n| {} |"
+  found = results.disagreements({"A": [table.format(old)]}, {"A": [table.format(new)]})
+  assert (list(found) == []) == meet
 
 
 def test_no_path_of_a_machine_is_kept(experiment):

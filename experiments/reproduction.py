@@ -1,0 +1,347 @@
+"""Every table and figure of the five papers, beside what came out here: `docs/reproduction.md`.
+
+`experiments.results` writes the tables of that page from `CLAIMS` and from the stored results, and
+refuses a page that differs from them.
+"""
+
+import pathlib
+import re
+from typing import NamedTuple
+
+from experiments import stored_values
+from experiments.runner import files
+from experiments.runner.reports.tables import table
+
+_FOLDER = pathlib.Path(__file__).parent
+_VALUE = re.compile(r"\{([^}]+)\}")
+_COLUMNS = ("of the paper", "published", "here, 95 % intervals", "scale", "command", "minutes")
+
+
+class Claim(NamedTuple):
+  """A table or figure, or what the text says without one.
+
+  Attributes:
+    subject: where it stands in the paper.
+    published: what it says there.
+    stored: `EXPERIMENT/NAME` of the results, or "" if nothing was run.
+    here: what came out; `{PATH}` is a value of the results, at a path of `stored_values`.
+    scale: what is smaller here than there; "" if nothing is.
+  """
+
+  subject: str
+  published: str
+  stored: str
+  here: str
+  scale: str = ""
+
+
+def table_of(publication: str) -> str:
+  """The table of a publication's claims, in Markdown.
+
+  Raises:
+    ValueError: if there is no such publication, or a path leads nowhere.
+  """
+  if publication not in CLAIMS:
+    raise ValueError(f"Expected one of {sorted(CLAIMS)}, got {publication!r}.")
+  return table(_COLUMNS, [_row(claim) for claim in CLAIMS[publication]])
+
+
+def _row(claim: Claim) -> list[str]:
+  if not claim.stored:
+    return [claim.subject, claim.published, claim.here, claim.scale, "", ""]
+  experiment, name = claim.stored.split("/")
+  path = _FOLDER / experiment / "results" / f"{name}.json"
+  source = stored_values.document(path)
+  here = _VALUE.sub(lambda match: str(stored_values.value(source, match[1])), claim.here)
+  content = files.read_json(path)
+  minutes = content.get("processor_minutes")
+  command = content["command"].removeprefix("python -m ").replace(" --data_dir=DATA_DIR", "")
+  link = f"[`{command}`](../experiments/{experiment}/results/{name}.json)"
+  scale = claim.scale or "whole"
+  return [
+    claim.subject,
+    claim.published,
+    here,
+    scale,
+    link,
+    "" if minutes is None else f"{minutes:g}",
+  ]
+
+
+_ACCURACY = "accuracy_top1"
+_SMALL = "a small LSTM, some 100 rounds"
+_SAMPLERS = "Two samplers of directions"
+_BOUND = "Uniform priors: the epsilon that a protection allows"
+_TWO = "Two vectors, of which every record has one"
+_TUTORIAL = "Beside what was published"
+_VARIANCE = "Variance of the instances"
+
+
+def _losses(stored: str, scale: str) -> Claim:
+  """The noise of Table 2, beside a run without privacy."""
+  planned = ((15, 5000), (10, 1667), (15, 1250))
+  rows = (f"private, clip norm {s}, noise cohort size {users}" for s, users in planned)
+  return Claim(
+    "Table 2, Figure 1: points of AccuracyTop1 that the noise of three plans costs",
+    "0.13; 0.58; 1.29",
+    stored,
+    "; ".join(f"{{Results > {row} > difference to the first run}}" for row in rows),
+    scale,
+  )
+
+
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+  "1812.00984": (
+    Claim(
+      "Figure 2: directions drawn from caps in place of hemispheres",
+      "a picture",
+      "mean_estimation/figure2",
+      "squared error at d = 100, ε = 8: "
+      f"{{{_SAMPLERS} > sampler=priv_unit, dimension=100, epsilon=8 > error}} against "
+      f"{{{_SAMPLERS} > sampler=hemisphere, dimension=100, epsilon=8 > error}}",
+    ),
+    Claim(
+      "Corollary 3.2: the error of averaged SGD is near the minimax rate",
+      "a bound",
+      "mean_estimation/dimensions",
+      "d = 1,000, ε = 8, PrivUnit: "
+      "{Averaged SGD over dimensions > mechanism=priv_unit, dimension=1000 > measured}; in theory "
+      "{Averaged SGD over dimensions > mechanism=priv_unit, dimension=1000 > these steps}",
+      "sizes are ours",
+    ),
+    Claim(
+      "Section 2: the largest ε for a protection from reconstruction",
+      "a bound",
+      "reconstruction/spheres",
+      "d = 784, alpha = 1, chance .001: "
+      f"{{{_BOUND} > k=784, alpha=1 > largest epsilon for 0.001}}; no attack exceeds it",
+    ),
+    Claim(
+      "Section 2: what an attacker reconstructs of images",
+      "bounds",
+      "reconstruction/mnist",
+      "PrivUnit, relative distance .5, ε = 8: "
+      "{Images: frequencies and wavelets > mechanism=priv_unit, epsilon=8 > dct, alpha = 0.5}; "
+      "ε = 512: "
+      "{Images: frequencies and wavelets > mechanism=priv_unit, epsilon=512 > dct, alpha = 0.5}",
+      "sizes are ours",
+    ),
+    *(
+      Claim(
+        f"Section 5, {data}: a large ε₁ costs little beside central privacy alone",
+        "curves, not in our text",
+        f"private_federated/{stored}",
+        f"ε₁ = 500 less central privacy alone: "
+        f"{{Results > local ε₁ = 500 - central only > {metric}}}",
+        scale,
+      )
+      for data, stored, metric, scale in (
+        ("MNIST, logistic regression", "mnist_logistic_10", "test_accuracy", "30 of 100 rounds"),
+        ("MNIST, CNN from scratch", "mnist_cnn_10_short", "test_accuracy", "30 of 200 rounds"),
+        (
+          "MNIST, CNN from public images",
+          "mnist_cnn_public",
+          "test_accuracy",
+          "10 of 200 rounds, 400 of 2,000 users a round",
+        ),
+        (
+          "CIFAR-10, CNN from public images",
+          "cifar10_public",
+          "test_accuracy",
+          "10 rounds of 300 of 900 users",
+        ),
+        ("next words", "language_model", _ACCURACY, "60 rounds, 23,835 weights"),
+      )
+    ),
+  ),
+  "1812.06210": (
+    Claim(
+      "Section 2's example: joint against separate clipping of two vectors",
+      "an example without noise's size",
+      "general_approach/two_vectors",
+      "error of the first vector over its bound, jointly: "
+      f"{{{_TWO} > joint clipping > error of v_1 / 1}}; separately: "
+      f"{{{_TWO} > separate clipping > error of v_1 / 1}}; as one vector: "
+      f"{{{_TWO} > as one vector > error of v_1 / 1}}",
+    ),
+    Claim(
+      "Section 4: more, and so smaller, microbatches often help accuracy",
+      "no figures",
+      "general_approach/microbatch",
+      "microbatches of 5 less those of 25: "
+      "{Results > proportional, microbatches of 5 - proportional, microbatches of 25 > "
+      "test_accuracy}; of 1 less those of 5: "
+      "{Results > proportional, microbatches of 1 - proportional, microbatches of 5 > "
+      "test_accuracy}",
+      "200 rounds, .85 of an epoch",
+    ),
+    Claim(
+      "The tutorial's first row (TensorFlow Privacy)",
+      "ε 1.19, 95.0 %",
+      "general_approach/tutorial_1",
+      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
+    ),
+    Claim(
+      "The tutorial's second row",
+      "ε 3.01, 96.6 %",
+      "general_approach/tutorial_2",
+      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
+    ),
+  ),
+  "1710.06963": (
+    Claim(
+      "Table 1: 42 epsilons by the moments accountant",
+      "0.47 to 187.01",
+      "accounting/published",
+      "{Equal to the printed digits > Table 1 > moments} equal to the last printed digit",
+    ),
+    Claim(
+      "Table 2: 6 epsilons by the moments accountant",
+      "0.987 to 4.634",
+      "accounting/published",
+      "{Equal to the printed digits > Table 2 > moments} equal to the last printed digit",
+    ),
+    _losses("dp_fedavg/grid_planned", "a small LSTM, 2,500 of 5,000 rounds"),
+    _losses("dp_fedavg/movies", "the published LSTM, 300 of 5,000 rounds"),
+    Claim(
+      "Figure 2: clipping by layers, against flat clipping",
+      "the choice of S has a small effect",
+      "dp_fedavg/grid_clip",
+      "S = 15, flat: "
+      "{Results > private, clipping flat, clip norm 15 > difference to the first run}; per layer: "
+      "{Results > private, clipping per_layer, clip norm 15 > difference to the first run}",
+      _SMALL,
+    ),
+    Claim(
+      "Figure 3: noise on the average, without loss at first",
+      "a small loss, then accuracy is destroyed",
+      "dp_fedavg/grid_noise",
+      "noise of 5,000, 300 and 100 users: "
+      "{Results > private, noise cohort size 5000 > difference to the first run}; "
+      "{Results > private, noise cohort size 300 > difference to the first run}; "
+      "{Results > private, noise cohort size 100 > difference to the first run}",
+      _SMALL,
+    ),
+    Claim(
+      "Figures 4 and 8: S and noise lowered together help later",
+      "better after 4,885 rounds",
+      "dp_fedavg/grid_schedule",
+      "a quarter less constant: "
+      "{Results > private, clip decay 0.25 - private, clip decay 1 > accuracy_top1}",
+      _SMALL,
+    ),
+    Claim(
+      "Figure 5: the fixed denominator is as good as the clipped one",
+      "no significant difference",
+      "dp_fedavg/grid_estimator",
+      "without noise, fixed less clipped: "
+      "{Results > private, noise multiplier 0, estimator fixed - "
+      "private, noise multiplier 0, estimator clipped > accuracy_top1}",
+      _SMALL,
+    ),
+    Claim(
+      "Figures 6 and 7: small cohorts stand in for large ones with the same noise",
+      "almost identical curves",
+      "dp_fedavg/grid_population",
+      "cohorts of 1,000 less those of 100, with noise: {Results > private, cohort size 1000 - "
+      "private, cohort size 100 > accuracy_top1}",
+      "users of 50 tokens, a small LSTM",
+    ),
+    Claim(
+      "Figures 9 and 10: DP-FedSGD at S = 1 and 5",
+      "reasonable values",
+      "dp_fedavg/grid_fedsgd",
+      "noise of 1,250 users, S = 1: "
+      "{Results > private, clip norm 1, noise cohort size 1250 > difference to the first run}; S = "
+      "5: {Results > private, clip norm 5, noise cohort size 1250 > difference to the first run}",
+      _SMALL,
+    ),
+    Claim(
+      "Figures 11 and 12: larger vocabularies",
+      "curves, not in our text",
+      "dp_fedavg/grid_vocabulary_10000",
+      "10,000 words, noise of 1,250 users: {Results > private > difference to the first run}",
+      _SMALL,
+    ),
+    Claim(
+      "Section 3: training with an epsilon that says something",
+      "a cohort that was not run",
+      "dp_fedavg/real_epsilon",
+      "ε = 1, 4: {Results > private, target epsilon 1 > difference to the first run}; "
+      "{Results > private, target epsilon 4 > difference to the first run}",
+      "DP-FedSGD, 10,000 pieces of 20 tokens",
+    ),
+  ),
+  "1807.04369": (
+    Claim(
+      "Figure 1: the variance of 20 instances stays; that of single ones grows",
+      "a picture; 10 s² and 2,000 s² by Theorem 3.1",
+      "draw_and_discard/figure1",
+      "after 2,000 updates: "
+      f"{{{_VARIANCE} > 20 instances, spread at the start > after 2000 updates}} and "
+      f"{{{_VARIANCE} > k = 1: one instance of each server, over the servers > "
+      "after 2000 updates}",
+    ),
+    Claim(
+      "Figure 2, first column: one instance is best, 20 cost little",
+      "curves, not in our text",
+      "draw_and_discard/figure2_k",
+      "20 instances less one: {Results > k = 20 - k = 1 > test_accuracy}",
+    ),
+    Claim(
+      "Figure 2, second column: k instances behave like batches of √B",
+      "curves of k and B overlap",
+      "draw_and_discard/figure2_batch",
+      "k = 20 less B = 10: {Results > k = 20 - B = 10 > test_accuracy}; less B = 100: "
+      "{Results > k = 20 - B = 100 > test_accuracy}",
+    ),
+    Claim(
+      "Figure 2, third column: a large ε costs little",
+      "no substantial harm above a value that is not in our text",
+      "draw_and_discard/figure2_epsilon",
+      "ε = 10 less none: {Results > k = 20, ε = 10 - k = 20 > test_accuracy}; ε = 1: "
+      "{Results > k = 20, ε = 1 - k = 20 > test_accuracy}",
+    ),
+    Claim(
+      "Section 6.1: gradients may be clipped to a tenth",
+      "ten times less sensitivity",
+      "draw_and_discard/clipping",
+      "ε = 1 less none: {Results > k = 20, ε = 1 - k = 20 > test_accuracy}",
+    ),
+    Claim(
+      "Section 6.2: phishing URLs after 10⁹ updates",
+      "an accuracy that is not in our text",
+      "draw_and_discard/phishing",
+      "{Results > k = 20, ε = 10 > test accuracy} at ε = 10, "
+      "{Results > k = 20 > test accuracy} without noise",
+      "10⁶ of 10⁹ updates, public URLs",
+    ),
+  ),
+  "client dropout": (
+    Claim(
+      "Table 2: ε at 10 % and 30 % dropout, without calibration",
+      "1.06 and 1.22 by the formulas",
+      "client_dropout/published",
+      "{Results > no calibration (10 % lost) > by PLD}, "
+      "{Results > no calibration (30 % lost) > by PLD}; calibrated: "
+      "{Results > calibration inside (30 % lost) > by PLD}",
+    ),
+    Claim(
+      "Section 4: protection gained at 10 % and 30 % dropout",
+      "15 % and 50 %",
+      "client_dropout/published",
+      "ε larger by {The publication's comparison > dropout=10 % > ε without is larger by} and "
+      "{The publication's comparison > dropout=30 % > ε without is larger by}; more rounds: "
+      "{The publication's comparison > dropout=10 % > more rounds} and "
+      "{The publication's comparison > dropout=30 % > more rounds}",
+    ),
+    Claim(
+      "Figure 6: calibration costs no significant accuracy",
+      "curves, not in our text",
+      "client_dropout/mnist",
+      "at 30 % lost, calibrated less not: "
+      "{Results > calibration inside (30 % lost) - no calibration (30 % lost) > test_accuracy}",
+      "40 rounds",
+    ),
+  ),
+}
