@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.client_dropout import correlated, errors, masked, privacy
 from experiments.client_dropout.settings import INTEGERS, LABELS, LOST, NoisePlan, lines
+from experiments.runner.problems.images import data_name
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
@@ -175,7 +176,7 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
 
 
 def _title(options: Any) -> str:
-  data = f"{options.dataset} ({options.partition})"
+  data = f"{data_name(options)} ({options.partition})"
   lost = ", ".join(LOST[name] for name in options.dropout_models)
   return statements.marked(f"Client dropout, {data}, lost: {lost}", options)
 
@@ -331,7 +332,7 @@ def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
     f"learning rate {options.local_learning_rate:g}"
   )
   facts = {
-    "data": f"{options.dataset}, {plan.num_clients} users ({options.partition})",
+    "data": f"{data_name(options)}, {plan.num_clients} users ({options.partition})",
     "examples of a user": f"{'' if problem.equal else 'up to '}{np.asarray(problem.sizes).max()}",
     "model": f"{options.model}, {problem.dim} parameters",
     "dropout": ", ".join(LOST[name] for name in options.dropout_models),

@@ -24,12 +24,12 @@ import numpy as np
 from experiments.draw_and_discard.deployment import ATTACKS, report_stream, stream_settings
 from experiments.draw_and_discard.network import Network, network
 from experiments.draw_and_discard.privacy import adversary_statements
-from experiments.draw_and_discard.report import report_training
+from experiments.draw_and_discard.report import at_rates, report_training
 from experiments.draw_and_discard.simulations import report_simulation, spam_part, variance_part
 from experiments.draw_and_discard.stream import Start, diagnosed, started
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.problems.images import DATASETS, FOLDERS, load_dataset
+from experiments.runner.problems.images import DATASETS, FOLDERS, HeldOutOptions, load_dataset
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -63,7 +63,7 @@ _DELAYS = {"task": ("training", "stream")}
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawAndDiscardOptions(TrainingOptions):
+class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
   """The options of this experiment."""
 
   task: str = option(
@@ -130,6 +130,13 @@ class DrawAndDiscardOptions(TrainingOptions):
     check=_validate.positive,
   )
   learning_rate: float = option(0.01, "eta, at the start.", check=_validate.positive)
+  further_rates: tuple[float, ...] | None = option(
+    (),
+    "Other eta for the runs without noise, so that each k and B can be compared at its best.",
+    check=_validate.positive,
+    when=_TRAINING,
+    may_be_empty=True,
+  )
   half_after: int | None = option(
     None,
     "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). "
@@ -327,15 +334,13 @@ def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] |
 
 
 def make_settings(options: Any, task: StreamTask) -> list[Setting]:
-  """The runs: each k without noise, each batch size, each epsilon."""
+  """The runs: each k and each batch size without noise at each rate, and each epsilon."""
   gradient, schedule = task.model.gradient, task.schedule
   # Runs without noise spread their instances as runs with noise would.
   spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
 
-  def exact(clients=1):
-    return exact_update(
-      gradient, options.learning_rate, clip=options.clip, schedule=_decay(options, clients)
-    )
+  def exact(rate, clients=1):
+    return exact_update(gradient, rate, clip=options.clip, schedule=_decay(options, clients))
 
   def setting(
     name: str, label: str, algorithm: FederatedAlgorithm, update: ClientUpdate
@@ -353,17 +358,26 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
     made = draw_and_discard(update, k, schedule, **delays, block_size=options.chunk_size)
     return started(made, k, spread), update
 
-  def batch(size):
-    update = exact(size)
+  def batch(size, rate):
+    update = exact(rate, size)
     return started(
       server_batching(update, size, schedule, block_size=options.chunk_size), 1, 0.0
     ), update
 
   k = options.noisy_instances
   noisy = [(epsilon, noisy_update(options, gradient, epsilon)) for epsilon in options.epsilons]
+  rates = (options.learning_rate, *options.further_rates)
   return (
-    [setting(f"k_{k}", f"k = {k}", *keep(exact(), k, spread)) for k in options.instances]
-    + [setting(f"batch_{size}", f"B = {size}", *batch(size)) for size in options.batch_sizes]
+    [
+      setting(f"k_{k}{_at(options, rate)}", label, *keep(exact(rate), k, spread))
+      for k in options.instances
+      for rate, label in zip(rates, at_rates(options, f"k = {k}"), strict=True)
+    ]
+    + [
+      setting(f"batch_{size}{_at(options, rate)}", label, *batch(size, rate))
+      for size in options.batch_sizes
+      for rate, label in zip(rates, at_rates(options, f"B = {size}"), strict=True)
+    ]
     + [
       setting(
         f"k_{k}_epsilon_{rounded_up(e, 12)}",
@@ -373,6 +387,11 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
       for e, update in noisy
     ]
   )
+
+
+def _at(options: Any, rate: float) -> str:
+  """The end of a run's folder at a further rate."""
+  return "" if rate == options.learning_rate else f"_rate_{rate:g}"
 
 
 def _variance(options: Any) -> Callable[[Workdir], None]:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.draw_and_discard.privacy import privacy_parts
 from experiments.runner import files
+from experiments.runner.problems.images import data_name
 from experiments.runner.reports import plots, statements, style, tables
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval, mean_interval
@@ -128,23 +129,41 @@ def _training_loss(workdir: Workdir, options: Any, task: Any, results: Sequence[
   return figure
 
 
+def at_rates(options: Any, label: str) -> list[str]:
+  """The labels of a run without noise at --learning_rate and at each of --further_rates."""
+  return [label, *(f"{label}, η = {rate:g}" for rate in options.further_rates)]
+
+
 def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Row]:
   """The distance between the test accuracies with k instances and with a batch of B, without noise.
 
+  Each is at its best learning rate, by the mean accuracy at the end.
+
   Returns:
-    A row for each k and B. It holds "k", "batch", "difference" and "distance". The difference is
+    A row for each k and B. It holds "k", "batch", the labels "best_k" and "best_batch" of the runs
+    compared, "difference" and "distance". The difference is
     k's accuracy less B's, averaged over the examples seen. The distance is the average of its
     absolute value. Both are `Interval`s over repetitions as JSON data.
   """
   found, rows = curves(workdir, results), []
+
+  def best(label: str) -> str:
+    ends = {
+      name: np.mean([run[-1]["test_accuracy"] for run in found[name]])
+      for name in at_rates(options, label)
+    }
+    return max(ends, key=ends.__getitem__)
+
   for k in options.instances:
     for size in options.batch_sizes:
-      pairs = zip(found[f"k = {k}"], found[f"B = {size}"], strict=True)
+      chosen = {"best_k": best(f"k = {k}"), "best_batch": best(f"B = {size}")}
+      pairs = zip(*(found[name] for name in chosen.values()), strict=True)
       gaps = [_accuracy_gaps(*pair) for pair in pairs]
       rows.append(
         {
           "k": k,
           "batch": size,
+          **chosen,
           "difference": mean_interval([float(gap.mean()) for gap in gaps])._asdict(),
           "distance": mean_interval([float(np.abs(gap).mean()) for gap in gaps])._asdict(),
         }
@@ -186,7 +205,7 @@ def _measured(options: Any, task: Any) -> str:
     f"{options.in_flight} hold an instance, and return {order}" if options.in_flight else "one"
   )
   facts = {
-    "data": options.dataset,
+    "data": data_name(options),
     "users": f"{schedule.num_users} of {options.examples_per_user} examples",
     "model": f"{task.num_weights} weights{_hidden(options)}, clip c = {options.clip:g} per "
     f"{options.unit}",
@@ -206,19 +225,19 @@ Student's t. The loss is on test examples: that on the users' own is theirs, and
 
 
 def _distances(rows: Sequence[Row]) -> str:
-  header = ["k", "B", "accuracy of k less that of B", "distance", "nearest B"]
+  header = ["instances", "batch", "accuracy of k less that of B", "distance", "nearest B"]
   lines = []
   for row in rows:
     nearest = min(
       (other for other in rows if other["k"] == row["k"]), key=lambda r: r["distance"]["mean"]
     )
     gaps = (_number(row["difference"]), _number(row["distance"]))
-    lines.append([str(row["k"]), str(row["batch"]), *gaps, "*" if row is nearest else ""])
+    lines.append([row["best_k"], row["best_batch"], *gaps, "*" if row is nearest else ""])
   return f"""The publication finds k = √B equivalent. The test accuracies' difference and its
 absolute value, averaged over the examples seen, both without noise and paired by repetition; B
-counts clients. With one learning rate for all, an update moves the average of the instances by a
-k-th of a step on average, and a batch by a B-th for each of its clients: as many instances as
-clients in a batch are then equally fast.
+counts clients. Each is at its best learning rate of those run. At one rate for all, an update moves
+the average of the instances by a k-th of a step on average, and a batch by a B-th for each of its
+clients: as many instances as clients in a batch are then equally fast.
 
 {table(header, lines)}"""
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.general_approach.queries import Groups
 from experiments.general_approach.tutorials import tutorial_of, tutorial_table
+from experiments.runner.problems.images import data_name
 from experiments.runner.reports import gains, plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.summary import Row, curves, rounds_done, summarise, write_results
@@ -222,7 +223,7 @@ A microbatch's members were fixed before sampling, and it is the microbatch that
 def _measured(options: Any, task: Any, rows: Sequence[Row]) -> str:
   counts = {kind: records.examples.labels.shape for kind, records in task.records.items()}
   facts = {
-    "data": options.dataset,
+    "data": data_name(options),
     "records": ", ".join(f"{count} x {kind} of {size}" for kind, (count, size) in counts.items()),
     "expected sample": f"{options.batch_size} examples",
     "sampling": ", ".join(options.sampling),

@@ -40,6 +40,7 @@ USERS = (
   "concentration",
   "examples_per_user",
   "num_users",
+  "validation_share",
   "public_users",
   "public_text",
   "public_share",

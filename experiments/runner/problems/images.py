@@ -35,7 +35,22 @@ NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetOptions:
+class HeldOutOptions:
+  """The option that keeps the test examples out of the choice of settings."""
+
+  SUBJECT = "Data and model"
+
+  validation_share: float | None = option(
+    None,
+    "Choose settings: evaluate on this share of the training examples (of the writers, if users "
+    "are these), which nobody trains on, in place of the test examples.",
+    check=partial(_validate.in_range, 1e-3, 0.9),
+    when={"dataset": DATASETS},
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetOptions(HeldOutOptions):
   """The options that say which labelled data set is used."""
 
   SUBJECT = "Data and model"
@@ -72,7 +87,7 @@ class ClassificationOptions(DatasetOptions):
 
 
 def load_dataset(options: Any) -> data.Dataset:
-  """The data set that `DatasetOptions` name.
+  """The data set that `DatasetOptions` name, whose test examples may be held-out ones.
 
   Raises:
     ValueError: if a file of one's own has users whom the options would ignore, or the reverse.
@@ -86,7 +101,33 @@ def load_dataset(options: Any) -> data.Dataset:
       f"{'none' if by_user else 'one'}; the guarantee is for these users: leave the array out, or "
       "change the partition."
     )
-  return dataset
+  if options.validation_share is None:
+    return dataset
+  return held_out(dataset, options.validation_share, options.data_seed, by_user=by_user)
+
+
+def data_name(options: Any) -> str:
+  """What a report calls the data: the data set, and whether its test examples were left alone."""
+  if options.validation_share is None:
+    return options.dataset
+  return f"{options.dataset}, tested on {options.validation_share:.1%} of the training examples"
+
+
+def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
+  """The training examples alone, a share of which, chosen at random, take the test's place.
+
+  >>> chosen = held_out(data.digits(), 0.25, 0, by_user=False)
+  >>> len(data.digits().train.labels), len(chosen.train.labels), len(chosen.test.labels)
+  (1437, 1078, 359)
+  """
+  train, groups = dataset.train, dataset.train_groups
+  units = groups if by_user and groups is not None else np.arange(len(train.labels))
+  names = np.random.default_rng([seed, len(units)]).permutation(np.unique(units))
+  out = np.isin(units, names[: round(share * len(names))])
+  kept, held = (jax.tree.map(lambda x, part=part: x[part], train) for part in (~out, out))
+  return dataset._replace(
+    train=kept, test=held, train_groups=None if groups is None else groups[~out]
+  )
 
 
 def image_problem(
@@ -116,7 +157,7 @@ def image_problem(
     ),
     test=jax.tree.map(jnp.asarray, dataset.test),
     sizes=np.array([len(user) for user in users]),
-    name=f"{options.dataset}, partition {options.partition}",
+    name=f"{data_name(options)}, partition {options.partition}",
     precision=precision,
   )
   if not len(public):

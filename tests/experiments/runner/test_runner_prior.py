@@ -36,6 +36,7 @@ OTHER = {
   "concentration": 0.5,
   "examples_per_user": 7,
   "num_users": 9,
+  "validation_share": 0.5,
   "public_users": 5,
   "public_text": "modules",
   "public_share": 0.2,
