@@ -3,11 +3,13 @@
 import importlib
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from experiments.runner import launch
+from experiments.runner.problems import images
 
 MODELS = """
 import flax.linen as nn
@@ -205,3 +207,28 @@ def test_what_is_no_source_is_refused_before_anything_is_written(own, given, mes
   with pytest.raises(ValueError, match=message):
     prepare("dp_fedavg", **{**SOURCE, "runs": ("private",), **given})
   assert not (own / "run").exists()
+
+
+@pytest.mark.parametrize("users", [False, True], ids=["examples", "users"])
+def test_settings_are_chosen_without_the_test_examples(own, users):
+  """Data that differ in their test examples alone give the same held-out ones, of users who are
+  not among the clients.
+  """
+  given = np.load(own / "users.npz")
+  changed = {"test_inputs": np.zeros((2, 4)), "test_labels": np.zeros(2, int)}
+  arrays = {name: given[name] for name in given if users or name != "users"}
+  np.savez(own / "a.npz", **arrays)
+  np.savez(own / "b.npz", **arrays | changed)
+  values = {"dataset": "arrays", "data_dir": None, "validation_share": 0.3, "data_seed": 3}
+  values["partition"] = "writer" if users else "iid"
+  one, other = (
+    images.load_dataset(SimpleNamespace(**values, data_file=own / f"{name}.npz")) for name in "ab"
+  )
+  np.testing.assert_array_equal(one.test.inputs, other.test.inputs)
+  rows = [tuple(row) for row in np.concatenate([one.train.inputs, one.test.inputs])]
+  assert sorted(rows) == sorted(map(tuple, given["inputs"].astype(np.float32)))
+  assert len(one.test.labels) == 9
+  if users:
+    rows = map(tuple, given["inputs"].astype(np.float32))
+    who = dict(zip(rows, given["users"], strict=True))
+    assert not set(one.train_groups) & {who[tuple(row)] for row in one.test.inputs}
