@@ -16,8 +16,8 @@ from jdp.data.federated_sets.femnist import femnist
 from jdp.data.federated_sets.stackoverflow import stackoverflow
 from jdp.data.named_datasets import arrays, load
 from jdp.data.packed import PackedUsers, pack
-from jdp.data.parquet_files import parquet_source
-from jdp.data.source_users import SourceUsers, clients_from_source
+from jdp.data.sources.parquet_files import parquet_source
+from jdp.data.sources.source_users import SourceUsers, clients_from_source
 from jdp.data.text import (
   UserText,
   python_modules,

@@ -18,7 +18,7 @@ from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.files import first_file, lines
 from jdp.data.packed import PackedUsers, pack
-from jdp.data.users_on_disk import UsersOnDisk
+from jdp.data.sources.on_disk import UsersOnDisk
 from jdp.data.vocabulary import BOS, EOS, Vocabulary
 
 _LONGEST = 2**20  # tokens of a sequence

@@ -16,7 +16,7 @@ import numpy as np
 
 from jdp.data.clients import Examples
 from jdp.data.packed import PackedUsers
-from jdp.data.source_users import SourceUsers
+from jdp.data.sources.source_users import SourceUsers
 from jdp.models.base import Loss
 from jdp.models.losses import CrossEntropy
 

@@ -231,7 +231,7 @@ JOINERS = {
   "jdp/federated/engine/sharded.py",
   "jdp/federated/runs/cohort_reading.py",
   "jdp/transforms.py",
-  "jdp/data/parquet_files.py",  # of Arrow's dictionaries
+  "jdp/data/sources/parquet_files.py",  # of Arrow's dictionaries
   "experiments/conformance/adapters/jdp_parts.py",  # counts who is drawn, without data
   "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
 }

@@ -10,7 +10,7 @@ from jdp._arguments import checked
 from jdp.data.federated_sets.leaf import leaf_users
 from jdp.data.federated_sets.tff import Feature, tff_users
 from jdp.data.files import first_file
-from jdp.data.users_on_disk import UsersOnDisk
+from jdp.data.sources.on_disk import UsersOnDisk
 
 _SHAPE, _CLASSES, _DIGITS = (28, 28), 62, 10
 _LARGEST = np.finfo(np.float32).max

@@ -18,7 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from jdp.data.files import open_data
-from jdp.data.users_on_disk import UsersOnDisk
+from jdp.data.sources.on_disk import UsersOnDisk
 
 # A bracket, a colon, or a string: whole if it has its second quote. Numbers are skipped.
 _TOKEN = re.compile(rb'[{}\[\]:"](?:(?<=")(?:[^"\\]++|\\.)*+("?))?', re.DOTALL)

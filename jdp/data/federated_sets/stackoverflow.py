@@ -6,8 +6,8 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.federated_sets.tff import tff_users
 from jdp.data.files import first_file
+from jdp.data.sources.on_disk import UsersOnDisk
 from jdp.data.text import UserText
-from jdp.data.users_on_disk import UsersOnDisk
 
 
 @checked

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jdp.data.files import open_data
-from jdp.data.users_on_disk import UserRows, UsersOnDisk, rows_of_users
+from jdp.data.sources.on_disk import UserRows, UsersOnDisk, rows_of_users
 
 _MAGIC = b"SQLite format 3\0"
 _LIMIT_LENGTH = 0  # SQLite's number for the length of a value

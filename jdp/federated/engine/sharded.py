@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp._arguments import Arrays, checked
 from jdp.data.packed import PackedUsers
-from jdp.data.source_users import SourceUsers
+from jdp.data.sources.source_users import SourceUsers
 from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.sampling import Sample
 

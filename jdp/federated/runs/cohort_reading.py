@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jdp.data.clients import Examples
-from jdp.data.source_reading import in_thread
-from jdp.data.source_users import SourceUsers
+from jdp.data.sources.reading import in_thread
+from jdp.data.sources.source_users import SourceUsers
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.engine.sharded import AXIS

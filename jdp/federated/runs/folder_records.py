@@ -13,7 +13,6 @@ from jdp import _distribution, random
 from jdp.events import Event
 from jdp.federated.runs.digest import digest
 from jdp.federated.runs.environment import environment
-from jdp.federated.runs.ledger_marks import keep_mark, kept_mark
 from jdp.federated.runs.released import Released
 from jdp.federated.runs.run_folder import (
   LEDGER,
@@ -25,7 +24,7 @@ from jdp.federated.runs.run_folder import (
   kept_key,
 )
 from jdp.federated.runs.run_records import Beginning, entries_of
-from jdp.federated.runs.secret_folder import hold
+from jdp.federated.runs.secret_folder import hold, keep_mark, kept_mark
 from jdp.federated.runs.whole_files import RowFile
 from jdp.ledger import DurableLedger, Ledger
 from jdp.models.parameter_files import save_params

@@ -1,14 +1,21 @@
-"""The secret folder of a run: its owner alone has access, and one process at a time."""
+"""The secret folder of a run: its owner alone has access, and one process at a time.
+
+It holds how far the run's ledger had grown, so a ledger that was shortened is noticed.
+"""
 
 import fcntl
+import json
 import os
 import pathlib
 import stat
 from typing import IO
 
-from jdp._files import open_regular
+from jdp._files import open_regular, read_bytes
+from jdp.federated.runs.whole_files import write
+from jdp.ledger import LedgerMark
 
 _OTHERS = 0o077
+_MARK = "ledger_mark.json"
 
 
 def hold(secret: pathlib.Path) -> IO[bytes]:
@@ -77,3 +84,31 @@ def close_to_others(folder: pathlib.Path) -> None:
     wanted = 0o700 if is_folder else 0o600
     if stat.S_IMODE(found.st_mode) != wanted:
       path.chmod(wanted)
+
+
+def keep_mark(secret: pathlib.Path, mark: LedgerMark) -> None:
+  """Writes how far the run's ledger has grown, on disk when this returns.
+
+  It is called after every block of rounds, before the block's result is used. An older copy of the
+  ledger's folder does not restore it.
+  """
+  write(secret / _MARK, json.dumps(mark._asdict()).encode(), mode=0o600)
+
+
+def kept_mark(secret: pathlib.Path) -> LedgerMark | None:
+  """The mark that was written last; None if no round was done yet.
+
+  Raises:
+    ValueError: if the file is damaged.
+  """
+  path = secret / _MARK
+  if not path.exists():
+    return None
+  try:
+    mark = LedgerMark(**json.loads(read_bytes(path)))
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"Expected in {path} how far the run's ledger had grown, got a damaged file; restore it from "
+      "a copy. Without it, rounds that were removed from the ledger's end would not be noticed."
+    ) from error
+  return mark

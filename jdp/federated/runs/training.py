@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jdp import _validate
 from jdp._arguments import checked, shown
 from jdp.accounting import PrivacyFilter, privacy_statements
-from jdp.data.source_users import SourceUsers
+from jdp.data.sources.source_users import SourceUsers
 from jdp.events import Event
 from jdp.federated.data_warnings import warn_of_clipping
 from jdp.federated.early_stopping import EarlyStop, clients_matter, events_of_next_rounds

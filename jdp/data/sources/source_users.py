@@ -13,7 +13,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import LABEL_KINDS, Examples, examples
 from jdp.data.packed import identities_of
-from jdp.data.source_reading import Cast, Reader, cast_by_type, in_type, of_several
+from jdp.data.sources.reading import Cast, Reader, cast_by_type, in_type, of_several
 
 PyTree = Any
 _LOOKED_AT = 64  # users, evenly spread, when a source is opened

@@ -9,7 +9,7 @@ import numpy as np
 
 from jdp._arguments import checked
 from jdp.data.files import first_file, open_data
-from jdp.data.users_on_disk import UserRows, UsersOnDisk, rows_of_users
+from jdp.data.sources.on_disk import UserRows, UsersOnDisk, rows_of_users
 
 
 class _Group(NamedTuple):

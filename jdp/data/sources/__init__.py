@@ -1,0 +1,1 @@
+"""Users who are read when a round needs them: the protocol, its cohorts, and files."""
