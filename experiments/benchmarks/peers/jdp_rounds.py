@@ -30,6 +30,8 @@ from jdp.federated import (
 from jdp.federated.engine.rounds import block
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 
+# Clients of a round, and of all.
+_SIZES = {"federated": (serve.COHORT, serve.USERS), "example": (serve.BATCH, 4 * serve.BATCH)}
 _ROUNDS = {"federated": 4, "example": 10}
 # What `train` does once, before its first round, should count little.
 _TRAINED_ROUNDS = {
@@ -44,12 +46,7 @@ def main() -> None:
   if "cores" in layouts:
     layouts.remove("cores")
     use_all_cores()
-  build: Any = {
-    "logistic": models.logistic_regression,
-    "mlp": lambda shape, _: models.from_flax(networks.NETWORKS["mlp"], shape),
-    "cnn": models.small_cnn,
-  }[name]
-  model = build(serve.SHAPE, serve.CLASSES)
+  model = model_of(name)
   serve.serve_cases(
     {
       layout: _training(task, model, _TRAINED_ROUNDS[task][name])
@@ -60,6 +57,16 @@ def main() -> None:
   )
 
 
+def model_of(name: str) -> models.Model:
+  """One of the benchmark's three models."""
+  build: Any = {
+    "logistic": models.logistic_regression,
+    "mlp": lambda shape, _: models.from_flax(networks.NETWORKS["mlp"], shape),
+    "cnn": models.small_cnn,
+  }[name]
+  return build(serve.SHAPE, serve.CLASSES)
+
+
 def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   """A compiled block of rounds on all devices."""
   mesh = client_mesh() if len(jax.devices()) > 1 else None
@@ -67,7 +74,8 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   options: dict[str, Any] = {"mesh": mesh, "ghost_norms": ghost == "1"}
   if chunk_size:
     options["chunk_size"] = int(chunk_size)
-  made, clients, size = _algorithm(task, model, options)
+  size, population = _SIZES[task]
+  made, clients = algorithm(task, model, options, size=size, population=population)
   state = made.init(model.init(jax.random.key(2)))
   noise_key, data_key, state, clients = replicate(
     (random.secure_key(), random.secure_key(), state, clients), mesh
@@ -83,7 +91,8 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
 
 def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   """A call of `train`."""
-  made, clients, size = _algorithm(task, model, {})
+  size, population = _SIZES[task]
+  made, clients = algorithm(task, model, {}, size=size, population=population)
   params = model.init(jax.random.key(2))
 
   def run():
@@ -92,14 +101,11 @@ def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   return serve.Case(run, num_rounds * size)
 
 
-def _algorithm(
-  task: str, model: models.Model, options: dict[str, Any]
-) -> tuple[FederatedAlgorithm, data.Examples, int]:
-  """The procedure, its clients and how many of them a round has."""
+def algorithm(
+  task: str, model: models.Model, options: dict[str, Any], *, size: int, population: int
+) -> tuple[FederatedAlgorithm, data.Examples]:
+  """The procedure, whose rounds have so many of the clients, and all clients."""
   loss = models.cross_entropy(model)
-  size, population = (
-    (serve.COHORT, serve.USERS) if task == "federated" else (serve.BATCH, 4 * serve.BATCH)
-  )
   options = {"relation": "replace_one", **options}
   average = fixed_denominator(
     flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
@@ -114,7 +120,7 @@ def _algorithm(
     clients = jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
     update, unit = gradient_step(loss, serve.LEARNING_RATE), "user"
     server = optax.sgd(1.0)
-  return federated_averaging(update, average, sampler, server, unit=unit, **options), clients, size
+  return federated_averaging(update, average, sampler, server, unit=unit, **options), clients
 
 
 if __name__ == "__main__":
