@@ -227,6 +227,20 @@ def together(
   return [json.loads(text.splitlines()[-1]) for text in said]
 
 
+def peer_says(script: str, *arguments: str, python: str, limit: float | None = None) -> Any:
+  """The JSON that a file of `peers` prints last; None if no Python is named.
+
+  Raises:
+    subprocess.SubprocessError: if it fails, or takes more seconds than the limit.
+  """
+  if not python:
+    return None
+  # By its path: as a module it would import `experiments`, which needs more than a peer has.
+  command = [python, str(HERE / PEERS / script), *arguments]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
+  return json.loads(done.stdout.splitlines()[-1])
+
+
 def summary(turns: Sequence[Mapping[str, Turn]], names: Iterable[str]) -> list[Timing]:
   """Medians over the turns, in the order of the names; ratios refer to the first."""
   names = list(names)
