@@ -404,7 +404,7 @@ def _typed(option: inspect.Parameter) -> dict[str, Any]:
   if kind is bool:
     return {"action": "store_true"}
   if typing.get_origin(kind) is not tuple:
-    return {"type": kind, "default": default, "required": default is option.empty}
+    return {"type": kind, "default": default}
   (element, _) = typing.get_args(kind)
 
   def read(text: str) -> tuple[Any, ...]:
