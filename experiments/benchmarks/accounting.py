@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.benchmarks.harness import Case, Row, apart, benchmark, compare, comparison
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case, Row, benchmark, compared
 from experiments.conformance import adapters
 from experiments.runner.reports.tables import epsilon, table
 from jdp import accounting
@@ -95,7 +96,7 @@ def epsilons(at_most: int = 10, events: int = 10_000) -> Iterator[Row]:
   )  # fmt: skip
   for title, turns, share, ours, theirs in tasks:
     cases = {"dp_accounting": Case(theirs, share), "jdp": Case(ours, 1.0)}
-    yield comparison(title, "tasks", compare(cases, min(turns, at_most)))
+    yield compared(title, "tasks", cases, min(turns, at_most))
 
 
 def _distinct(rng: np.random.Generator, count: int) -> list[tuple[float, float]]:
@@ -344,7 +345,7 @@ def ledgers(events: int = 1_000_000, done: tuple[int, ...] = (1000, 40_000)) -> 
     folder, distinct = pathlib.Path(name), _RUNS["distinct rounds"]
     Ledger().extend((distinct(n), 1) for n in range(events)).save(folder / "saved")
     # In a process whose memory holds nothing else.
-    taken = apart(loading, str(folder / "saved"))
+    taken = harness.apart(loading, str(folder / "saved"))
     yield {"title": f"loading {events:,} distinct events", **taken}
     for title, make in _RUNS.items():
       (folder / title).mkdir()

@@ -267,8 +267,13 @@ def compare(cases: Mapping[str, Case | Command], rounds: int) -> list[Timing]:
 
 
 def comparison(title: str, unit: str, timings: Sequence[Timing]) -> Row:
-  """The row of cases that were timed side by side."""
+  """The row of timings side by side."""
   return {"title": title, "unit": unit, "timings": [timing._asdict() for timing in timings]}
+
+
+def compared(title: str, unit: str, cases: Mapping[str, Case | Command], rounds: int) -> Row:
+  """The row of cases that are timed side by side."""
+  return comparison(title, unit, compare(cases, rounds))
 
 
 def before_and_after(
@@ -280,7 +285,7 @@ def before_and_after(
     raise ValueError(f"Expected --baseline to be a checkout of jdp, got {before}.")
   for name, command in commands.items():
     cases = {"before": command._replace(checkout=before), "after": command}
-    yield comparison(f"{title}, {name}", unit, compare(cases, rounds))
+    yield compared(f"{title}, {name}", unit, cases, rounds)
 
 
 def tables(rows: Sequence[Row]) -> str:

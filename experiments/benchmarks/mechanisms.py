@@ -15,16 +15,8 @@ from jax.sharding import PartitionSpec
 from scipy import special
 
 import jdp.random
-from experiments.benchmarks.harness import (
-  Case,
-  Command,
-  Row,
-  before_and_after,
-  benchmark,
-  compare,
-  comparison,
-  compiled,
-)
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
 from experiments.runner.reports.tables import table
 from jdp import mechanisms
 from jdp.accounting.local.compressed_priv_unit import information, shortest_law
@@ -70,7 +62,7 @@ def draws(
     }
     for name, draw in _DRAWS.items():
       cases |= {f"{name}, {generator}": case(draw, key) for generator, key in keys.items()}
-    yield comparison(f"{count:,d} values", "values", compare(cases, rounds))
+    yield compared(f"{count:,d} values", "values", cases, rounds)
 
 
 @benchmark({"dim": (16,), "values": 64})
@@ -123,7 +115,7 @@ def _released(
       jax.vmap(mechanism.privatize, (0, None)), keys, value, work=count * value.size
     )
   title = f"{title}, epsilon = {epsilon}: mechanism, bytes of a report, mean squared error"
-  return comparison(title, "numbers", compare(cases, rounds))
+  return compared(title, "numbers", cases, rounds)
 
 
 def _numpy_priv_unit_g(rng: np.random.Generator, epsilon: float) -> Callable[..., np.ndarray]:
@@ -194,7 +186,7 @@ def projections(
   for level in levels:
     cases = _projections(2**level, min(projections, 2**level), epsilon, values)
     title = f"{2**level:,d} coordinates, {projections} projections"
-    yield comparison(title, "vectors", compare(cases, rounds))
+    yield compared(title, "vectors", cases, rounds)
 
 
 def _projections(dim: int, k: int, epsilon: float, values: int) -> dict[str, Case]:
@@ -249,25 +241,25 @@ def streaming(
   """
   if baseline:
     commands = {
-      f"{size:,d} coordinates, {devices} device{'s' if devices > 1 else ''}": Command(
+      f"{size:,d} coordinates, {devices} device{'s' if devices > 1 else ''}": harness.Command(
         ("jdp_streaming.py", str(size), str(values), str(epsilon)), devices
       )
       for size in dim
       for devices in sorted({1, os.cpu_count() or 1})
     }
-    yield from before_and_after("threefry", "vectors", commands, baseline, rounds)
+    yield from harness.before_and_after("threefry", "vectors", commands, baseline, rounds)
     return
   keys = {"threefry": jax.random.key(0), "ChaCha20": jdp.random.seeded_key(0)}
   for size in dim:
     made = {name: stream_cases(size, key, values, epsilon) for name, key in keys.items()}
     for name, cases in made.items():
       title = f"{name}, {size:,d} coordinates, values by function"
-      yield comparison(title, "vectors", compare(cases, rounds))
+      yield compared(title, "vectors", cases, rounds)
     release = _numpy_priv_unit_g(np.random.default_rng(0), epsilon)
     beside = {"numpy, default_rng": _numpy_case(release, size, max(1, values // size // 8))}
     beside |= {f"priv_unit, {name}": cases["priv_unit"] for name, cases in made.items()}
     title = f"{size:,d} coordinates, values by function"
-    yield comparison(title, "vectors", compare(beside, rounds))
+    yield compared(title, "vectors", beside, rounds)
 
 
 def stream_cases(dim: int, key: jax.Array, values: int, epsilon: float) -> dict[str, Case]:

@@ -13,18 +13,8 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from experiments.benchmarks.harness import (
-  Case,
-  Command,
-  Row,
-  Turn,
-  benchmark,
-  compare,
-  comparison,
-  compiled,
-  peer_says,
-  take_turns,
-)
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
 from experiments.benchmarks.peers import jdp_layers
 from experiments.runner.reports.tables import table
 from jdp import federated, models, sampling
@@ -77,7 +67,7 @@ def language_model(words: int = 10_003, clients: int = 256, rounds: int = 7) -> 
     name: _gigabytes(update, jax.eval_shape(model.init, jax.random.key(0)), words, clients)
     for name, update in updates.items()
   }
-  yield comparison(title, "tokens", compare(_tokens(model, loss, updates, words), rounds))
+  yield compared(title, "tokens", _tokens(model, loss, updates, words), rounds)
   yield {"title": title, "clients": clients, "gigabytes": memory}
 
 
@@ -215,7 +205,7 @@ def cnn_clients(clients: int = 50, rounds: int = 7) -> Iterator[Row]:
     "gradients by XLA's convolutions": case(_one_by_one(jax.grad(plain)), params, users),
     "one gradient of all images, the same": case(jax.grad(plain), params, together),
   }
-  yield comparison("CNN clients", "clients", compare(cases, rounds))
+  yield compared("CNN clients", "clients", cases, rounds)
 
 
 def _one_by_one(function: Callable[..., Any]) -> Callable[..., jax.Array]:
@@ -331,16 +321,18 @@ def _layer_rows(
   names: Collection[str], clients: int, opacus_python: str, rounds: int
 ) -> Iterator[Row]:
   """The rows of all these layers, whose cases take turns with Opacus's."""
-  own = Command(("jdp_layers.py", str(clients)))
-  theirs = Command(("with_opacus.py", "layers", str(clients)), python=opacus_python)
-  held_there = peer_says("with_opacus.py", "memory", str(clients), python=opacus_python) or {}
+  own = harness.Command(("jdp_layers.py", str(clients)))
+  theirs = harness.Command(("with_opacus.py", "layers", str(clients)), python=opacus_python)
+  held_there = (
+    harness.peer_says("with_opacus.py", "memory", str(clients), python=opacus_python) or {}
+  )
   cases = {
     f"{name}: {case}": own._replace(case=f"{name}: {case}")
     for name in names
     for case in ("vmap", "ghost norms", _PLAIN)
   }
   cases |= {f"{name}: Opacus": theirs._replace(case=name) for name in names if name in held_there}
-  turns = take_turns(cases, rounds)
+  turns = harness.take_turns(cases, rounds)
   for name in names:
     facts, memory = _facts(name, jdp_layers.layer_of(*jdp_layers.layers()[name], clients))
     memory |= {"Opacus": held_there[name]} if name in held_there else {}
@@ -357,7 +349,7 @@ def _memory(held: int, base: int) -> Row:
   return {"MiB": held / 2**20, "memory": held / base}
 
 
-def _seconds(turn: Turn, clients: int) -> float:
+def _seconds(turn: harness.Turn, clients: int) -> float:
   """The processor time of one sum."""
   assert turn.cpu is not None
   return clients * turn.cpu / turn.work
@@ -472,7 +464,7 @@ def _measured(
   for name, (run, args) in cases.items():
     program: Any = jax.jit(run).lower(*args).compile()
     memory[name], timed[name] = _temporary(program), Case(partial(program, *args), clients)
-  timings: Any = compare(timed, rounds)
+  timings: Any = harness.compare(timed, rounds)
   for timing in timings:
     yield {
       "case": timing.name,

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from matplotlib import pyplot as plt
 
-from experiments.benchmarks.harness import Row, apart, benchmark
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Row, benchmark
 from jdp import data, models
 from jdp.federated import dp_fedavg, train
 
@@ -88,7 +89,7 @@ def sources(
     ]
     for case in [*cases, ("StackOverflow", stackoverflow_users, 100)]:
       arguments = (str(where_files_are), threads, *case)
-      found = apart(measured, *arguments, devices=os.cpu_count())
+      found = harness.apart(measured, *arguments, devices=os.cpu_count())
       yield dict(zip(("users are", "users", "cohort"), case, strict=True)) | found
 
 

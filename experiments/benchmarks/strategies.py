@@ -10,25 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks.harness import (
-  Case,
-  Row,
-  Timing,
-  apart,
-  benchmark,
-  compare,
-  compiled,
-  peer_says,
-)
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case, Row, benchmark, compiled
+from experiments.benchmarks.training import workload
 from experiments.runner.reports.tables import table
 from jdp import matrix_factorization as mf
-from jdp import models, queries, random, sampling
+from jdp import queries, random, sampling
 from jdp.data import Examples
 from jdp.federated import dp_fedavg
 from jdp.federated.engine.local_training import local_sgd
 from jdp.federated.engine.rounds import block
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.toeplitz import from_coefficients
+from jdp.models import Loss
 
 _ROUNDS, _SEPARATION, _BANDS = 2000, 16, 16
 _DRAWS, _INVERSE = f"{_BANDS} rows drawn, nothing else", "banded_inverse, 16 bands"
@@ -46,53 +40,25 @@ class Model(NamedTuple):
   """A model, and the rounds that it is trained by.
 
   Attributes:
-    init: key -> parameters.
-    loss: of the parameters and a client's examples.
-    clients: users -> their data.
+    workload: its name.
     cohort: clients of a round.
     batch: examples of a local step.
     rounds: of a block.
     described: a client's work, in words.
   """
 
-  init: Callable[[jax.Array], Any]
-  loss: Any
-  clients: Callable[[int], Examples]
+  workload: str
   cohort: int
   batch: int
   rounds: int
   described: str
 
 
-def _images(users: int) -> Examples:
-  inputs = jax.random.uniform(jax.random.key(1), (users, 10, 28, 28))
-  return Examples(inputs, jnp.zeros((users, 10), jnp.int32), jnp.ones((users, 10)))
-
-
-def _tokens(users: int) -> Examples:
-  words = jax.random.randint(jax.random.key(1), (2, users, 16, 10), 3, 10_003)
-  return Examples(words[0], words[1], jnp.ones((users, 16)))
-
-
-def _logistic() -> Model:
-  model = models.logistic_regression((28, 28), 10)
-  loss, work = models.cross_entropy(model), "of 10 images, one step"
-  return Model(model.init, loss, _images, 50, 10, 20, work)
-
-
-def _cnn() -> Model:
-  model = models.small_cnn((28, 28), 10)
-  loss, work = models.cross_entropy(model), "of 10 images, one step"
-  return Model(model.init, loss, _images, 20, 10, 8, work)
-
-
-def _language_model() -> Model:
-  model = models.language_model(10_003)
-  loss, work = models.next_word_loss(model), "of 160 tokens, two steps"
-  return Model(model.init, loss, _tokens, 4, 8, 2, work)
-
-
-_MODELS = {"logistic": _logistic, "CNN": _cnn, "language model": _language_model}
+_MODELS = {
+  "logistic": Model("logistic", 50, 10, 20, "of 10 images, one step"),
+  "CNN": Model("CNN", 20, 10, 8, "of 10 images, one step"),
+  "language model": Model("LSTM", 4, 8, 2, "of 160 tokens, two steps"),
+}
 
 
 def _noise_table(rows: Sequence[Row]) -> str:
@@ -137,12 +103,12 @@ def correlated_noise(model: tuple[str, ...] = tuple(_MODELS), rounds: int = 7) -
   """
   made = {name: _query(name) for name in _STRATEGIES}
   for name in model:
-    own = _MODELS[name]()
-    params = own.init(jax.random.key(0))
-    dim = sum(x.size for x in jax.tree.leaves(params))
+    own = _MODELS[name]
+    trained = workload(own.workload, own.cohort * _SEPARATION, sentences=(16, 10))
+    dim = sum(x.size for x in jax.tree.leaves(trained[1]))
     total = jnp.zeros(dim)
     releases = {name: _releases(query, total, own.rounds) for name, query in made.items()}
-    trained = {name: _training(own, make(), params) for name, make in _STRATEGIES.items()}
+    rounds_of = {name: _training(own, make(), *trained) for name, make in _STRATEGIES.items()}
     yield {
       "model": name,
       "parameters": dim,
@@ -151,15 +117,15 @@ def correlated_noise(model: tuple[str, ...] = tuple(_MODELS), rounds: int = 7) -
         name: sum(x.nbytes for x in jax.tree.leaves(query.init(total).kept))
         for name, query in made.items()
       },
-      "releases": _per_round(compare({**releases, _DRAWS: _draws(dim)}, rounds), own),
-      "rounds": _per_round(compare(trained, rounds), own),
+      "releases": _per_round(harness.compare({**releases, _DRAWS: _draws(dim)}, rounds), own),
+      "rounds": _per_round(harness.compare(rounds_of, rounds), own),
     }
 
 
-def _per_round(timings: Sequence[Timing], model: Model) -> Mapping[str, Any]:
+def _per_round(timings: Sequence[harness.Timing], model: Model) -> Mapping[str, Any]:
   """Processor time of one round, and the ratio, by name."""
 
-  def milliseconds(timing: Timing) -> float:
+  def milliseconds(timing: harness.Timing) -> float:
     assert timing.cpu_seconds is not None
     return 1e3 * timing.cpu_seconds / (1 if timing.name == _DRAWS else model.rounds)
 
@@ -170,12 +136,13 @@ def _query(name: str) -> queries.SumQuery:
   return queries.correlated_gaussian_sum(1.0, 4.0, _STRATEGIES[name](), min_separation=_SEPARATION)
 
 
-def _training(model: Model, strategy: mf.Strategy, params: Any) -> Case:
+def _training(
+  model: Model, strategy: mf.Strategy, loss: Loss, params: Any, clients: Examples
+) -> Case:
   """Rounds with clients, whose groups take turns."""
   users = model.cohort * _SEPARATION
-  clients = model.clients(users)
   algorithm = dp_fedavg(
-    model.loss,
+    loss,
     clients,
     cohort_size=model.cohort,
     clip_norm=1.0,
@@ -243,7 +210,7 @@ def whole_run(parameters: int = 1_360_000) -> Iterator[Row]:
   sum of all noise, over the one by theory.
   """
   for noise in ("buffered, 3 buffers", "banded_toeplitz, 16 bands"):
-    yield apart(all_noise, noise, parameters)
+    yield harness.apart(all_noise, noise, parameters)
 
 
 def all_noise(noise: str, parameters: int) -> Row:
@@ -371,7 +338,7 @@ def _error(strategy: mf.Strategy, setting: Setting) -> float:
 def _theirs(setting: Setting, python: str, limit: float) -> Row | None:
   """Seconds and error of the peer, or why there are none."""
   try:
-    found = peer_says("with_jax_privacy.py", *map(str, setting), python=python, limit=limit)
+    found = harness.peer_says("with_jax_privacy.py", *map(str, setting), python=python, limit=limit)
   except subprocess.TimeoutExpired:
     return {"seconds": limit, "error": None, "note": "stopped"}
   except subprocess.CalledProcessError as failed:

@@ -19,21 +19,8 @@ from jax.flatten_util import ravel_pytree
 from matplotlib import pyplot as plt
 from scipy import stats
 
-from experiments.benchmarks.harness import (
-  Case,
-  Command,
-  Row,
-  Turn,
-  before_and_after,
-  benchmark,
-  compare,
-  comparison,
-  compiled,
-  summary,
-  tables,
-  take_turns,
-  together,
-)
+from experiments.benchmarks import harness
+from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
 from experiments.benchmarks.peers import jdp_rounds, serve
 from experiments.runner.reports.tables import table
 from jdp import data, mechanisms, models, queries, random, sampling, transforms
@@ -42,11 +29,37 @@ from jdp.federated.draw_and_discard import draw_and_discard_process, spread_inst
 from jdp.federated.draw_and_discard.client_updates import ClientUpdate, exact_update, laplace_update
 from jdp.federated.draw_and_discard.update_stream import arrivals
 from jdp.models.generalised_linear import glm
-from jdp.queries.distributed import distributed_sum
-from jdp.queries.distributed.integer_sums import discrete_sum
-from jdp.queries.distributed.noise_schemes import calibrated
 
 _CORES = os.cpu_count() or 1
+MODELS = ("logistic", "MLP", "CNN", "LSTM", "transformer")
+
+
+def workload(
+  name: str, clients: int, *, small: bool = False, sentences: tuple[int, int] = (4, 16)
+) -> tuple[models.Loss, Any, data.Examples]:
+  """A model's loss, its parameters and so many clients.
+
+  Users of language models have so many sentences of so many words. Such models may be small.
+  """
+  own = min(clients, 1000)
+  if name in ("logistic", "MLP", "CNN"):
+    model: Any = jdp_rounds.model_of(name.lower())
+    loss, users = models.cross_entropy(model), jdp_rounds.clients_of("federated", own)
+  else:
+    words, sizes = (50, {"embedding": 8, "hidden": 8}) if small else (10_003, {})
+    model = (
+      models.language_model(words, **sizes)
+      if name == "LSTM"
+      else models.transformer(words, max_length=sentences[1], width=128)
+    )
+    inputs, labels = np.random.default_rng(0).integers(3, words, (2, own, *sentences), np.int32)
+    mask = np.ones((own, sentences[0]), np.float32)
+    loss, users = models.next_word_loss(model), data.Examples(inputs, labels, mask)
+  # The first thousand clients are repeated.
+  users = jax.tree.map(lambda x: jnp.asarray(x[np.arange(clients) % own]), users)
+  return loss, jax.jit(model.init)(jax.random.key(0)), users
+
+
 _UNITS = {"federated": "clients", "example": "examples"}
 _TITLES = {
   "federated": "DP-FedAvg, 500 clients of 10 examples, one step: clients/s",
@@ -56,7 +69,7 @@ _SIZES = {"logistic": "logistic, 7,850", "mlp": "MLP, 79,510", "cnn": "CNN, 26,0
 # Clients side by side, without and with ghost norms, beside the default sizes of 1 and 64.
 _CHUNKS = {"0": (":4", ":16"), "1": (":16", ":256")}
 _BINARY, _SCRIPT, _BEST = "jdp, a binary", "jdp, a bare script", "jdp, the best layout"
-_BY_TIME: dict[str, Callable[[Turn], float]] = {
+_BY_TIME: dict[str, Callable[[harness.Turn], float]] = {
   "wall": lambda turn: turn.rate,
   "cpu": lambda turn: turn.work / turn.cpu if turn.cpu else float("nan"),
 }
@@ -65,7 +78,7 @@ _BY_TIME: dict[str, Callable[[Turn], float]] = {
 def _cohorts_table(rows: Sequence[Row]) -> str:
   """The tables of the README. Of rows of one task and model, the last one counts."""
   if not all("shares" in row for row in rows):  # of two checkouts
-    return tables(rows)
+    return harness.tables(rows)
   found = {row["title"]: row for row in rows}
   loads = [row["machine"]["load"] for row in rows]
   parts = [f"Load of the machine: {min(loads):.1f} to {max(loads):.1f}."]
@@ -134,22 +147,24 @@ def cohorts(
       layouts = _layouts(model)
       if baseline:
         commands = {
-          _name(layout, devices): Command(
+          _name(layout, devices): harness.Command(
             ("jdp_rounds.py", task, model, layout), devices, case=layout
           )
           for devices in layouts
           for layout in layouts[1]
         }
-        yield from before_and_after(f"{task}, {model}", _UNITS[task], commands, baseline, rounds)
+        yield from harness.before_and_after(
+          f"{task}, {model}", _UNITS[task], commands, baseline, rounds
+        )
         continue
       cases = {
-        peer: Command((script, task, model), python=python)
+        peer: harness.Command((script, task, model), python=python)
         for peer, (script, python) in peers[task].items()
         if python
       }
       cases |= _jdp_cases(task, model, layouts)
-      turns = take_turns(cases, rounds)
-      row = comparison(f"{task}, {model}", _UNITS[task], summary(turns, cases))
+      turns = harness.take_turns(cases, rounds)
+      row = harness.comparison(f"{task}, {model}", _UNITS[task], harness.summary(turns, cases))
       yield row | {"shares": _shares(turns, layouts)}
 
 
@@ -170,10 +185,12 @@ def _name(layout: str, devices: int) -> str:
   )
 
 
-def _jdp_cases(task: str, model: str, layouts: Mapping[int, list[str]]) -> dict[str, Command]:
+def _jdp_cases(
+  task: str, model: str, layouts: Mapping[int, list[str]]
+) -> dict[str, harness.Command]:
   """All of jdp's cases by name, in two processes."""
   commands = {
-    devices: Command(
+    devices: harness.Command(
       ("jdp_rounds.py", task, model, *own, "train", *(["cores"] if devices > 1 else [])), None
     )
     for devices, own in layouts.items()
@@ -188,7 +205,7 @@ def _jdp_cases(task: str, model: str, layouts: Mapping[int, list[str]]) -> dict[
 
 
 def _shares(
-  turns: Sequence[Mapping[str, Turn]], layouts: Mapping[int, list[str]]
+  turns: Sequence[Mapping[str, harness.Turn]], layouts: Mapping[int, list[str]]
 ) -> dict[str, dict[str, Any]]:
   """The shares that the binary and the script have of the best layout's rate.
 
@@ -206,7 +223,7 @@ def _shares(
 
 
 def share(
-  turns: Sequence[Mapping[str, Turn]], choice: str, layouts: Sequence[str], measure: str
+  turns: Sequence[Mapping[str, harness.Turn]], choice: str, layouts: Sequence[str], measure: str
 ) -> dict[str, Any]:
   """The choice's share of the best layout's rate.
 
@@ -282,7 +299,7 @@ def cohort_sizes(
     for title, clients, devices, processes in cases:
       port = _free_port() if processes > 1 else 0
       calls = [(model, clients, rounds, port, processes, number) for number in range(processes)]
-      found = together(cohort_rounds, calls, devices=devices)
+      found = harness.together(cohort_rounds, calls, devices=devices)
       yield {
         "title": title,
         "model": model,
@@ -305,9 +322,8 @@ def cohort_rounds(
     jax.distributed.initialize(f"localhost:{port}", processes, number)
   mesh = client_mesh() if jax.device_count() > 1 else None
   network = jdp_rounds.model_of(model)
-  made, users = jdp_rounds.algorithm(
-    "example", network, {"mesh": mesh}, size=clients, population=_POPULATION
-  )
+  loss, users = models.cross_entropy(network), jdp_rounds.clients_of("example", _POPULATION)
+  made = jdp_rounds.algorithm("example", loss, {"mesh": mesh}, size=clients, population=_POPULATION)
   state = made.init(network.init(jax.random.key(2)))
   users, keys = jax.tree.map(jnp.asarray, users), (random.seeded_key(0), jax.random.key(1))
   *keys, state, users = jax.block_until_ready(replicate((*keys, state, users), mesh))
@@ -341,10 +357,9 @@ def _free_port() -> int:
     return found.getsockname()[1]
 
 
-@benchmark({"cohort_size": 8, "examples_per_user": 2, "chunk_sizes": (4,)})
+@benchmark({"cohort_size": 8, "chunk_sizes": (4,)})
 def federated_round(
   cohort_size: int = 500,
-  examples_per_user: int = 10,
   chunk_sizes: tuple[int, ...] = (1, 8, 64, 256),
   rounds: int = 7,
 ) -> Iterator[Row]:
@@ -354,14 +369,13 @@ def federated_round(
   do the same work with the same keys. Their results agree up to the order of summation.
   """
   users, rng = 2000, np.random.default_rng(0)
-  clients = data.examples(*serve.images(users * examples_per_user))
-  clients = jax.tree.map(
-    lambda x: jnp.asarray(x).reshape(users, examples_per_user, *x.shape[1:]), clients
-  )
+  clients = jax.tree.map(jnp.asarray, jdp_rounds.clients_of("federated", users))
   model = models.logistic_regression(serve.SHAPE, serve.CLASSES)
   params = model.init(random.seeded_key(0))
   dim = sum(x.size for x in jax.tree.leaves(params))
-  sample = _sample(jnp.asarray(rng.choice(users, cohort_size, replace=False), jnp.int32), users)
+  chosen = jnp.asarray(rng.choice(users, cohort_size, replace=False), jnp.int32)
+  weights, count = jnp.ones(cohort_size), jnp.int32(cohort_size)
+  sample = sampling.Sample(chosen, weights, count, users)
   query = queries.gaussian_sum(clip_norm=1.0, stddev=1.0)
   state = query.init(jnp.zeros(dim))
   update = gradient_step(models.cross_entropy(model), learning_rate=0.1)
@@ -388,13 +402,8 @@ def federated_round(
       for generator, key in keys.items()
       for way, total in ways.items()
     }
-    title = f"{title}: {cohort_size} clients of {examples_per_user} examples, {dim} weights"
-    yield comparison(title, "clients", compare(cases, rounds))
-
-
-def _sample(indices: jax.Array, population: int) -> sampling.Sample:
-  """A sample of these clients."""
-  return sampling.Sample(indices, jnp.ones(len(indices)), jnp.int32(len(indices)), population)
+    title = f"{title}: {cohort_size} clients of {serve.EXAMPLES} examples, {dim} weights"
+    yield compared(title, "clients", cases, rounds)
 
 
 def _naive_sum(
@@ -407,43 +416,6 @@ def _naive_sum(
   chosen = transforms.members(sample, clients)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, sample.indices)
   return jnp.sum(jax.vmap(client_fn, (0, None, 0, 0))(keys, params, chosen, sample.weights), axis=0)
-
-
-@benchmark({"dim": 10, "clients": 4})
-def integer_rounds(
-  dim: int = 100_000, clients: int = 100, bits: int = 16, rounds: int = 7
-) -> Iterator[Row]:
-  """Speed of rounds whose clients send integers, beside floats that each client adds noise to.
-
-  Each client's vector is computed where it is clipped, as in training.
-  """
-  stddev, like = 0.01 * clients, jnp.zeros(dim)
-  floats = distributed_sum(1.0, stddev, calibrated())
-  integers = discrete_sum(like, 1.0, stddev, num_clients=clients, modulus_bits=bits)
-  state = integers.init(like)
-
-  def send_floats(key, _, row, weight):
-    return weight * floats.share(key, vector(row), jnp.int32(clients))
-
-  def send_integers(key, _, row, weight):
-    return integers.preprocess(key, state, vector(row), weight)
-
-  def vector(row):
-    return jnp.sin(jnp.arange(dim, dtype=jnp.float32) * row)
-
-  sample, rows = _sample(jnp.arange(clients), clients), jnp.arange(1.0, clients + 1)
-  cases = {
-    f"{kind}, {generator}": compiled(
-      lambda key, send=send: cohort_sum(send, key, (), sample, rows), key, work=clients
-    )
-    for kind, send in {"floats": send_floats, "integers": send_integers}.items()
-    for generator, key in {
-      "default key": jax.random.key(0),
-      "chacha20": random.seeded_key(0),
-    }.items()
-  }
-  title = f"{clients:,d} clients of {dim:,d} weights, {bits} bits"
-  yield comparison(title, "clients", compare(cases, rounds))
 
 
 _FEATURES, _CLASSES, _EXAMPLES, _USERS, _INSTANCES = 784, 10, 10, 6000, 20
@@ -486,7 +458,7 @@ def draw_and_discard(updates: int = 4096, rounds: int = 7) -> Iterator[Row]:
   title = (
     f"{_FEATURES} x {_CLASSES} weights, {_EXAMPLES} examples, Laplace noise, {_INSTANCES} instances"
   )
-  yield comparison(title, "updates", compare(cases, rounds))
+  yield compared(title, "updates", cases, rounds)
 
 
 def _numpy_loop(inputs: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
@@ -525,4 +497,4 @@ def imports(
     for name, (python, statement) in statements.items()
     if python
   }
-  yield comparison("import", "imports", compare(cases, rounds))
+  yield compared("import", "imports", cases, rounds)

@@ -10,6 +10,7 @@ With `cores` among them, each core is a device (`use_all_cores`), as in every bi
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -75,16 +76,15 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   if chunk_size:
     options["chunk_size"] = int(chunk_size)
   size, population = _SIZES[task]
-  made, clients = algorithm(task, model, options, size=size, population=population)
+  made = algorithm(task, models.cross_entropy(model), options, size=size, population=population)
+  keys = random.secure_key(), random.secure_key()
   state = made.init(model.init(jax.random.key(2)))
-  noise_key, data_key, state, clients = replicate(
-    (random.secure_key(), random.secure_key(), state, clients), mesh
-  )
+  *keys, state, clients = replicate((*keys, state, clients_of(task, population)), mesh)
   rounds = jax.jit(block(made, _ROUNDS[task]))
 
   def run():
     nonlocal state
-    state, *_ = jax.block_until_ready(rounds(noise_key, data_key, state, clients))
+    state, *_ = jax.block_until_ready(rounds(*keys, state, clients))
 
   return serve.Case(run, _ROUNDS[task] * size)
 
@@ -92,8 +92,8 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
 def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   """A call of `train`."""
   size, population = _SIZES[task]
-  made, clients = algorithm(task, model, {}, size=size, population=population)
-  params = model.init(jax.random.key(2))
+  made = algorithm(task, models.cross_entropy(model), {}, size=size, population=population)
+  params, clients = model.init(jax.random.key(2)), clients_of(task, population)
 
   def run():
     train(made, params, clients, num_rounds=num_rounds)
@@ -101,26 +101,34 @@ def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   return serve.Case(run, num_rounds * size)
 
 
+def clients_of(task: str, population: int) -> data.Examples:
+  """Users of several examples, or single examples."""
+  if task == "example":
+    return data.examples(*serve.images(population))
+  clients = data.examples(*serve.images(population * serve.EXAMPLES))
+  return jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
+
+
 def algorithm(
-  task: str, model: models.Model, options: dict[str, Any], *, size: int, population: int
-) -> tuple[FederatedAlgorithm, data.Examples]:
-  """The procedure, whose rounds have so many of the clients, and all clients."""
-  loss = models.cross_entropy(model)
-  options = {"relation": "replace_one", **options}
+  task: str, loss: models.Loss, options: Mapping[str, Any], *, size: int, population: int
+) -> FederatedAlgorithm:
+  """The procedure, whose rounds have so many of the clients."""
   average = fixed_denominator(
     flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
   )
-  sampler = sampling.fixed_size(population, size)
+  step: Any
   if task == "example":
-    clients = data.examples(*serve.images(population))
-    update, unit = example_gradient(loss), "example"
-    server = optax.sgd(serve.LEARNING_RATE)
+    step, unit, rate = example_gradient(loss), "example", serve.LEARNING_RATE
   else:
-    clients = data.examples(*serve.images(population * serve.EXAMPLES))
-    clients = jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
-    update, unit = gradient_step(loss, serve.LEARNING_RATE), "user"
-    server = optax.sgd(1.0)
-  return federated_averaging(update, average, sampler, server, unit=unit, **options), clients
+    step, unit, rate = gradient_step(loss, serve.LEARNING_RATE), "user", 1.0
+  return federated_averaging(
+    step,
+    average,
+    sampling.fixed_size(population, size),
+    optax.sgd(rate),
+    unit=unit,
+    **{"relation": "replace_one", **options},
+  )
 
 
 if __name__ == "__main__":
