@@ -124,10 +124,7 @@ def _sampled_gaussian(q: float, z: float) -> Any:
 
 
 def _their_epsilon(
-  events: list[tuple[float, float]],
-  count: int,
-  kind: str = "rdp",
-  delta: float = _DELTA,
+  events: list[tuple[float, float]], count: int, kind: str = "rdp", delta: float = _DELTA
 ) -> float:
   """Epsilon by an accountant of dp_accounting of the events (q, z), each composed `count` times."""
   accountant = _their_accountant(kind)()

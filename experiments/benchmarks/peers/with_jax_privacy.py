@@ -37,10 +37,7 @@ def _steps(name: str) -> Callable[[], None]:
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
   gradient = jax_privacy.clipped_grad(
-    loss,
-    l2_clip_norm=serve.CLIP_NORM,
-    batch_argnums=(1, 2),
-    microbatch_size=_MICROBATCHES[name],
+    loss, l2_clip_norm=serve.CLIP_NORM, batch_argnums=(1, 2), microbatch_size=_MICROBATCHES[name]
   )
   noise = jax_privacy.noise_addition.gaussian_privatizer(
     stddev=serve.CLIP_NORM * serve.NOISE_MULTIPLIER
