@@ -299,13 +299,12 @@ def tables(rows: Sequence[Row]) -> str:
 
 def _timings(row: Row) -> str:
   head = ("case", "ms", "CPU ms", f"{row['unit']}/s", "ratio")
-  return table(head, [_cells(Timing(**timing)) for timing in row["timings"]])
-
-
-def _cells(timing: Timing) -> list[str]:
-  cpu = "" if timing.cpu_seconds is None else f"{1e3 * timing.cpu_seconds:,.3f}"
-  ms, rate = f"{1e3 * timing.seconds:,.3f}", f"{timing.rate:,.0f}"
-  return [timing.name, ms, cpu, rate, f"{timing.ratio:.2f}"]
+  lines = []
+  for timing in (Timing(**timing) for timing in row["timings"]):
+    cpu = "" if timing.cpu_seconds is None else f"{1e3 * timing.cpu_seconds:,.3f}"
+    ms, rate = f"{1e3 * timing.seconds:,.3f}", f"{timing.rate:,.0f}"
+    lines.append((timing.name, ms, cpu, rate, f"{timing.ratio:.2f}"))
+  return table(head, lines)
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -10,14 +10,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
-from experiments.benchmarks.peers import jdp_layers
+from experiments.benchmarks.peers import jdp_layers, jdp_rounds
 from experiments.runner.reports.tables import table
-from jdp import federated, models, sampling
+from jdp import federated, models
 from jdp.data import Examples
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.ghost_norms import ghost_client, gradient_forms
@@ -431,29 +430,15 @@ def _step_rows(
     _PLAIN: (partial(descend, at_once), (params, batch)),
     "not private, by pieces": (partial(descend, loss), (params, batch)),
   }
-  data, keys = batch if examples is None else users, (jax.random.key(3), jax.random.key(4))
+  task, data = ("example", batch) if examples is None else ("federated", users)
+  keys = jax.random.key(3), jax.random.key(4)
   for title, layout in layouts.items():
-    algorithm = _averaging(loss, examples is None, layout, clients)
-    run = lambda *args, algorithm=algorithm: algorithm.round(*args)[0]  # noqa: E731
-    cases[title] = (run, (*keys, algorithm.init(params), data))
+    options = layout._asdict() if layout else {}
+    made = jdp_rounds.algorithm(task, loss, options, size=clients, population=clients)
+    run = lambda *args, made=made: made.round(*args)[0]  # noqa: E731
+    cases[title] = (run, (*keys, made.init(params), data))
   step = {"step": f"{name}, {examples or 'single'} examples of a client"}
   yield from (step | row for row in _measured(cases, clients, rounds))
-
-
-def _averaging(
-  loss: models.Loss, single: bool, layout: federated.CohortLayout | None, clients: int
-) -> federated.FederatedAlgorithm:
-  """Rounds of all clients, each of single examples or of a user."""
-  query = federated.fixed_denominator(federated.flat_clipping(1.0), 1.0, float(clients))
-  step: Any = federated.example_gradient(loss) if single else federated.gradient_step(loss, 1.0)
-  return federated.federated_averaging(
-    step,
-    query,
-    sampling.poisson(clients, 1.0),
-    optax.sgd(0.1),
-    unit="example" if single else "user",
-    **(layout._asdict() if layout else {}),
-  )
 
 
 def _measured(
