@@ -5,7 +5,6 @@ They are computed when the site is built, so they say what the code does.
 
 import configparser
 import functools
-import json
 import math
 import types
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
-from experiments.benchmarks import compiled_programs
+from experiments.benchmarks import accelerators, harness
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
@@ -230,7 +229,7 @@ def version_table() -> str:
 def compiled_programs_table() -> str:
   """What a TPU's compiler said of each program, from the file that its benchmark wrote."""
   path = REPOSITORY / "experiments/benchmarks/results/compiled_programs.jsonl"
-  return compiled_programs.report([json.loads(line) for line in path.read_text().splitlines()])
+  return accelerators.compiled_programs.table(harness.read(path))
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

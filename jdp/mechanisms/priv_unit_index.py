@@ -57,7 +57,7 @@ def compressed_priv_unit(
 
   The candidates of a client are a table that all clients share, turned by signs and a shift of the
   client's own. So each report has its distribution over the choice of the table, and two reports
-  are nearly but not quite independent: `experiments/benchmarks/compressed_reports.py` measures what
+  are nearly but not quite independent: `experiments/benchmarks/mechanisms.py` measures what
   that adds to the error of a mean. Take a new table for every round: the key may be traced, so make
   the mechanism inside the round's function.
 

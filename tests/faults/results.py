@@ -61,7 +61,7 @@ def table(name: str) -> str:
 
 
 def times() -> str:
-  """The table of what `experiments.benchmarks.ledgers` measured; of equal titles the last one."""
+  """The table of what the benchmark of ledgers measured; of equal titles the last one."""
   rows = {row["title"]: row for row in map(json.loads, TIMES.read_text().splitlines())}
   lines = [["what is timed", "processor", "memory"], ["---"] * 3]
   for title, row in rows.items():

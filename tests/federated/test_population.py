@@ -233,7 +233,7 @@ JOINERS = {
   "jdp/transforms.py",
   "jdp/data/sources/parquet_files.py",  # of Arrow's dictionaries
   "experiments/conformance/adapters/jdp_parts.py",  # counts who is drawn, without data
-  "experiments/benchmarks/federated_round.py",  # keys by the clients' numbers
+  "experiments/benchmarks/training.py",  # keys by the clients' numbers
 }
 
 

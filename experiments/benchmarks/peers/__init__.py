@@ -1,4 +1,4 @@
-"""The processes that `experiments.benchmarks.cohorts` times.
+"""The processes that benchmarks time beside each other.
 
 Each module is one process, in the environment that its library needs.
 """

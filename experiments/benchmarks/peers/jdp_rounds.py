@@ -10,6 +10,7 @@ With `cores` among them, each core is a device (`use_all_cores`), as in every bi
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,6 +31,8 @@ from jdp.federated import (
 from jdp.federated.engine.rounds import block
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 
+# Clients of a round, and of all.
+_SIZES = {"federated": (serve.COHORT, serve.USERS), "example": (serve.BATCH, 4 * serve.BATCH)}
 _ROUNDS = {"federated": 4, "example": 10}
 # What `train` does once, before its first round, should count little.
 _TRAINED_ROUNDS = {
@@ -44,12 +47,7 @@ def main() -> None:
   if "cores" in layouts:
     layouts.remove("cores")
     use_all_cores()
-  build: Any = {
-    "logistic": models.logistic_regression,
-    "mlp": lambda shape, _: models.from_flax(networks.NETWORKS["mlp"], shape),
-    "cnn": models.small_cnn,
-  }[name]
-  model = build(serve.SHAPE, serve.CLASSES)
+  model = model_of(name)
   serve.serve_cases(
     {
       layout: _training(task, model, _TRAINED_ROUNDS[task][name])
@@ -60,6 +58,16 @@ def main() -> None:
   )
 
 
+def model_of(name: str) -> models.Model:
+  """One of the benchmark's three models."""
+  build: Any = {
+    "logistic": models.logistic_regression,
+    "mlp": lambda shape, _: models.from_flax(networks.NETWORKS["mlp"], shape),
+    "cnn": models.small_cnn,
+  }[name]
+  return build(serve.SHAPE, serve.CLASSES)
+
+
 def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   """A compiled block of rounds on all devices."""
   mesh = client_mesh() if len(jax.devices()) > 1 else None
@@ -67,24 +75,25 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   options: dict[str, Any] = {"mesh": mesh, "ghost_norms": ghost == "1"}
   if chunk_size:
     options["chunk_size"] = int(chunk_size)
-  made, clients, size = _algorithm(task, model, options)
+  size, population = _SIZES[task]
+  made = algorithm(task, models.cross_entropy(model), options, size=size, population=population)
+  keys = random.secure_key(), random.secure_key()
   state = made.init(model.init(jax.random.key(2)))
-  noise_key, data_key, state, clients = replicate(
-    (random.secure_key(), random.secure_key(), state, clients), mesh
-  )
+  *keys, state, clients = replicate((*keys, state, clients_of(task, population)), mesh)
   rounds = jax.jit(block(made, _ROUNDS[task]))
 
   def run():
     nonlocal state
-    state, *_ = jax.block_until_ready(rounds(noise_key, data_key, state, clients))
+    state, *_ = jax.block_until_ready(rounds(*keys, state, clients))
 
   return serve.Case(run, _ROUNDS[task] * size)
 
 
 def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   """A call of `train`."""
-  made, clients, size = _algorithm(task, model, {})
-  params = model.init(jax.random.key(2))
+  size, population = _SIZES[task]
+  made = algorithm(task, models.cross_entropy(model), {}, size=size, population=population)
+  params, clients = model.init(jax.random.key(2)), clients_of(task, population)
 
   def run():
     train(made, params, clients, num_rounds=num_rounds)
@@ -92,29 +101,34 @@ def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   return serve.Case(run, num_rounds * size)
 
 
-def _algorithm(
-  task: str, model: models.Model, options: dict[str, Any]
-) -> tuple[FederatedAlgorithm, data.Examples, int]:
-  """The procedure, its clients and how many of them a round has."""
-  loss = models.cross_entropy(model)
-  size, population = (
-    (serve.COHORT, serve.USERS) if task == "federated" else (serve.BATCH, 4 * serve.BATCH)
-  )
-  options = {"relation": "replace_one", **options}
+def clients_of(task: str, population: int) -> data.Examples:
+  """Users of several examples, or single examples."""
+  if task == "example":
+    return data.examples(*serve.images(population))
+  clients = data.examples(*serve.images(population * serve.EXAMPLES))
+  return jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
+
+
+def algorithm(
+  task: str, loss: models.Loss, options: Mapping[str, Any], *, size: int, population: int
+) -> FederatedAlgorithm:
+  """The procedure, whose rounds have so many of the clients."""
   average = fixed_denominator(
     flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
   )
-  sampler = sampling.fixed_size(population, size)
+  step: Any
   if task == "example":
-    clients = data.examples(*serve.images(population))
-    update, unit = example_gradient(loss), "example"
-    server = optax.sgd(serve.LEARNING_RATE)
+    step, unit, rate = example_gradient(loss), "example", serve.LEARNING_RATE
   else:
-    clients = data.examples(*serve.images(population * serve.EXAMPLES))
-    clients = jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
-    update, unit = gradient_step(loss, serve.LEARNING_RATE), "user"
-    server = optax.sgd(1.0)
-  return federated_averaging(update, average, sampler, server, unit=unit, **options), clients, size
+    step, unit, rate = gradient_step(loss, serve.LEARNING_RATE), "user", 1.0
+  return federated_averaging(
+    step,
+    average,
+    sampling.fixed_size(population, size),
+    optax.sgd(rate),
+    unit=unit,
+    **{"relation": "replace_one", **options},
+  )
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_calibration_of_the_published_value():
 
 
 # In strata by epsilon; each takes dp_accounting less than a second. The benchmark
-# accounting_intervals has more.
+# `accounting agreement` has more.
 @pytest.mark.parametrize(
   "plan",
   [
