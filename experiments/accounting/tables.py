@@ -122,7 +122,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
     [f"{row.users:g}", f"{row.cohort:g}", str(row.noise_multiplier), name, *cells]
     for row in TABLE_1
     for name, cells in (
-      ("published", [f"{epsilon:.2f}" for epsilon in row.epsilons]),
+      ("published", row.epsilons),
       *((name, list(map(_cell, costs[row, name]))) for name in accountants),
     )
   ]
@@ -131,7 +131,7 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
   }
   second = [
     [
-      *(f"{row.users:,}", str(row.cohort), f"{row.epsilon:.3f}"),
+      *(f"{row.users:,}", str(row.cohort), str(row.epsilon)),
       *(_cell(plans[row, name]) for name in accountants),
     ]
     for row in PUBLISHED
@@ -150,17 +150,21 @@ def published_parts(accountants: Sequence[str]) -> list[Part]:
     return parts
   pairs = {
     "Table 1": [
-      (f"{printed:.2f}", f"{ours:.2f}")
-      for row in TABLE_1
-      for printed, ours in zip(row.epsilons, costs[row, "moments"], strict=True)
+      pair for row in TABLE_1 for pair in zip(row.epsilons, costs[row, "moments"], strict=True)
     ],
-    "Table 2": [(f"{row.epsilon:.3f}", f"{plans[row, 'moments']:.3f}") for row in PUBLISHED],
+    "Table 2": [(str(row.epsilon), plans[row, "moments"]) for row in PUBLISHED],
   }
   counts = [
-    [name, f"{sum(printed == ours for printed, ours in found)} of {len(found)}"]
+    [name, f"{sum(_rounds_to(*pair) for pair in found)} of {len(found)}"]
     for name, found in pairs.items()
   ]
   return [*parts, Part("Equal to the printed digits", table(["of", "moments"], counts))]
+
+
+def _rounds_to(printed: str, value: float) -> bool:
+  """Whether a value, rounded to as many digits as are printed, is what is printed."""
+  digits = len(printed.partition(".")[2])
+  return abs(value - float(printed)) <= 0.5 * 10**-digits
 
 
 def _delta_part(
