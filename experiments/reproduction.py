@@ -300,9 +300,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     Claim(
       "Figure 2, second column: k instances behave like batches of √B",
       "curves of k and B overlap",
-      "draw_and_discard/figure2_batch",
-      "k = 20 less B = 10: {Results > k = 20 - B = 10 > test_accuracy}; less B = 100: "
-      "{Results > k = 20 - B = 100 > test_accuracy}",
+      "draw_and_discard/figure2_rates",
+      "at the end, each at its best rate, k = 20 less B = 20: "
+      "{Results > k = 20, η = 0.1 - B = 20, η = 0.3 > test_accuracy}; less B = 100: "
+      "{Results > k = 20, η = 0.1 - B = 100, η = 1 > test_accuracy}; less B = 400: "
+      "{Results > k = 20, η = 0.1 - B = 400, η = 1 > test_accuracy}",
+      "50,000 training images",
     ),
     Claim(
       "Figure 2, third column: a large ε costs little",
