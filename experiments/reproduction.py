@@ -298,7 +298,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "20 instances less one: {Results > k = 20 - k = 1 > test_accuracy}",
     ),
     Claim(
-      "Figure 2, second column: k instances behave like batches of √B",
+      "Figure 2, second column: k instances behave like batches of B = k²",
       "curves of k and B overlap",
       "draw_and_discard/figure2_rates",
       "at the end, each at its best rate, k = 20 less B = 20: "
