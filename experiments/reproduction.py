@@ -25,14 +25,14 @@ class Claim(NamedTuple):
     published: what it says there.
     stored: `EXPERIMENT/NAME` of the results, or "" if nothing was run.
     here: what came out; `{PATH}` is a value of the results, at a path of `stored_values`.
-    scale: what is smaller here than there; "" if nothing is.
+    scale: what is smaller here than there, with places as in `here`; "whole" if nothing is.
   """
 
   subject: str
   published: str
   stored: str
   here: str
-  scale: str = ""
+  scale: str
 
 
 def table_of(publication: str) -> str:
@@ -52,12 +52,14 @@ def _row(claim: Claim) -> list[str]:
   experiment, name = claim.stored.split("/")
   path = _FOLDER / experiment / "results" / f"{name}.json"
   source = stored_values.document(path)
-  here = _VALUE.sub(lambda match: str(stored_values.value(source, match[1])), claim.here)
+  here, scale = (
+    _VALUE.sub(lambda match: str(stored_values.value(source, match[1])), text)
+    for text in (claim.here, claim.scale)
+  )
   content = files.read_json(path)
   minutes = content.get("processor_minutes")
-  command = content["command"].removeprefix("python -m ").replace(" --data_dir=DATA_DIR", "")
+  command = content["command"].removeprefix("python -m ").replace("=DATA_DIR", "=DIR")
   link = f"[`{command}`](../experiments/{experiment}/results/{name}.json)"
-  scale = claim.scale or "whole"
   return [
     claim.subject,
     claim.published,
@@ -69,23 +71,30 @@ def _row(claim: Claim) -> list[str]:
 
 
 _ACCURACY = "accuracy_top1"
-_SMALL = "a small LSTM, some 100 rounds"
+_SMALL = "a small LSTM, {results.flags.num_rounds} rounds"
 _SAMPLERS = "Two samplers of directions"
 _BOUND = "Uniform priors: the epsilon that a protection allows"
+_IMAGES = "Images: frequencies and wavelets"
+_SGD = "Averaged SGD over dimensions"
 _TWO = "Two vectors, of which every record has one"
 _TUTORIAL = "Beside what was published"
 _VARIANCE = "Variance of the instances"
 
 
-def _losses(stored: str, scale: str) -> Claim:
+def _less(first: str, second: str = "no privacy", metric: str = _ACCURACY) -> str:
+  """The place of a paired difference of two runs."""
+  return f"{{Results > {first} - {second} > {metric}}}"
+
+
+def _noise(stored: str, scale: str) -> Claim:
   """The noise of Table 2, beside a run without privacy."""
   planned = ((15, 5000), (10, 1667), (15, 1250))
   rows = (f"private, clip norm {s}, noise cohort size {users}" for s, users in planned)
   return Claim(
-    "Table 2, Figure 1: points of AccuracyTop1 that the noise of three plans costs",
-    "0.13; 0.58; 1.29",
+    "Table 2, Figure 1: AccuracyTop1 with the noise of three plans, less that without privacy",
+    "-0.13; -0.58; -1.29 points",
     stored,
-    "; ".join(f"{{Results > {row} > difference to the first run}}" for row in rows),
+    "; ".join(map(_less, rows)),
     scale,
   )
 
@@ -99,14 +108,16 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "squared error at d = 100, ε = 8: "
       f"{{{_SAMPLERS} > sampler=priv_unit, dimension=100, epsilon=8 > error}} against "
       f"{{{_SAMPLERS} > sampler=hemisphere, dimension=100, epsilon=8 > error}}",
+      "no sizes to compare",
     ),
     Claim(
-      "Corollary 3.2: the error of averaged SGD is near the minimax rate",
+      "Corollary 3.2: the error of averaged SGD",
       "a bound",
       "mean_estimation/dimensions",
       "d = 1,000, ε = 8, PrivUnit: "
-      "{Averaged SGD over dimensions > mechanism=priv_unit, dimension=1000 > measured}; in theory "
-      "{Averaged SGD over dimensions > mechanism=priv_unit, dimension=1000 > these steps}",
+      f"{{{_SGD} > mechanism=priv_unit, dimension=1000 > measured}}; in theory "
+      f"{{{_SGD} > mechanism=priv_unit, dimension=1000 > these steps}}; the minimax rate without "
+      f"its constant: {{{_SGD} > mechanism=priv_unit, dimension=1000 > minimax rate}}",
       "sizes are ours",
     ),
     Claim(
@@ -114,16 +125,18 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "a bound",
       "reconstruction/spheres",
       "d = 784, alpha = 1, chance .001: "
-      f"{{{_BOUND} > k=784, alpha=1 > largest epsilon for 0.001}}; no attack exceeds it",
+      f"{{{_BOUND} > k=784, alpha=1 > largest epsilon for 0.001}}. In up to 50 dimensions, attacks "
+      "of all mechanisms stay below their bounds",
+      "attacks at ε = 2 and 8",
     ),
     Claim(
-      "Section 2: what an attacker reconstructs of images",
+      "Section 2: what an attacker who knows public images reconstructs of one release",
       "bounds",
       "reconstruction/mnist",
-      "PrivUnit, relative distance .5, ε = 8: "
-      "{Images: frequencies and wavelets > mechanism=priv_unit, epsilon=8 > dct, alpha = 0.5}; "
-      "ε = 512: "
-      "{Images: frequencies and wavelets > mechanism=priv_unit, epsilon=512 > dct, alpha = 0.5}",
+      "within relative distance .5, no release: "
+      f"{{{_IMAGES} > mechanism=no release > dct, alpha = 0.5}}; PrivUnit at ε = 8: "
+      f"{{{_IMAGES} > mechanism=priv_unit, epsilon=8 > dct, alpha = 0.5}}; at 512: "
+      f"{{{_IMAGES} > mechanism=priv_unit, epsilon=512 > dct, alpha = 0.5}}",
       "sizes are ours",
     ),
     Claim(
@@ -172,6 +185,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       f"{{{_TWO} > joint clipping > error of v_1 / 1}}; separately: "
       f"{{{_TWO} > separate clipping > error of v_1 / 1}}; as one vector: "
       f"{{{_TWO} > as one vector > error of v_1 / 1}}",
+      "no sizes to compare",
     ),
     Claim(
       "Section 4: more, and so smaller, microbatches often help accuracy",
@@ -182,19 +196,22 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "test_accuracy}; of 1 less those of 5: "
       "{Results > proportional, microbatches of 1 - proportional, microbatches of 5 > "
       "test_accuracy}",
-      "200 rounds, .85 of an epoch",
+      "{results.flags.num_rounds} rounds of 250 images",
     ),
     Claim(
       "The tutorial's first row (TensorFlow Privacy)",
       "ε 1.19, 95.0 %",
       "general_approach/tutorial_1",
       f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
+      "whole, one run",
     ),
     Claim(
       "The tutorial's second row",
       "ε 3.01, 96.6 %",
       "general_approach/tutorial_2",
-      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
+      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}; all "
+      f"rounds, not run: ε {{{_TUTORIAL} > all rounds, not run > ε by moments}}",
+      "20 of 60 epochs, one run",
     ),
   ),
   "1710.06963": (
@@ -203,32 +220,33 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "0.47 to 187.01",
       "accounting/published",
       "{Equal to the printed digits > Table 1 > moments} equal to the last printed digit",
+      "whole",
     ),
     Claim(
       "Table 2: 6 epsilons by the moments accountant",
       "0.987 to 4.634",
       "accounting/published",
       "{Equal to the printed digits > Table 2 > moments} equal to the last printed digit",
+      "whole",
     ),
-    _losses("dp_fedavg/grid_planned", "a small LSTM, 2,500 of 5,000 rounds"),
-    _losses("dp_fedavg/movies", "the published LSTM, 300 of 5,000 rounds"),
+    _noise("dp_fedavg/grid_planned", "a small LSTM, 2,500 of 5,000 rounds"),
+    _noise("dp_fedavg/movies", "the published LSTM, 300 of 5,000 rounds"),
     Claim(
-      "Figure 2: clipping by layers, against flat clipping",
-      "the choice of S has a small effect",
+      "Figure 2: clipping at S = 1, 5, 15, flat and per layer",
+      "the choice has a small effect",
       "dp_fedavg/grid_clip",
-      "S = 15, flat: "
-      "{Results > private, clipping flat, clip norm 15 > difference to the first run}; per layer: "
-      "{Results > private, clipping per_layer, clip norm 15 > difference to the first run}",
+      "less no privacy, flat: "
+      + "; ".join(_less(f"private, clipping flat, clip norm {s}") for s in (1, 5, 15))
+      + "; per layer: "
+      + "; ".join(_less(f"private, clipping per_layer, clip norm {s}") for s in (1, 5, 15)),
       _SMALL,
     ),
     Claim(
-      "Figure 3: noise on the average, without loss at first",
-      "a small loss, then accuracy is destroyed",
+      "Figure 3: noise on the average",
+      "a small loss up to some noise, then accuracy is destroyed",
       "dp_fedavg/grid_noise",
-      "noise of 5,000, 300 and 100 users: "
-      "{Results > private, noise cohort size 5000 > difference to the first run}; "
-      "{Results > private, noise cohort size 300 > difference to the first run}; "
-      "{Results > private, noise cohort size 100 > difference to the first run}",
+      "less no privacy, noise of 5,000, 300, 100 users: "
+      + "; ".join(_less(f"private, noise cohort size {n}") for n in (5000, 300, 100)),
       _SMALL,
     ),
     Claim(
@@ -240,12 +258,19 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       _SMALL,
     ),
     Claim(
-      "Figure 5: the fixed denominator is as good as the clipped one",
+      "Figure 5: the fixed denominator is as good as the clipped one, without noise",
       "no significant difference",
       "dp_fedavg/grid_estimator",
-      "without noise, fixed less clipped: "
-      "{Results > private, noise multiplier 0, estimator fixed - "
-      "private, noise multiplier 0, estimator clipped > accuracy_top1}",
+      "fixed less clipped, without noise: "
+      + _less(
+        "private, noise multiplier 0, estimator fixed",
+        "private, noise multiplier 0, estimator clipped",
+      )
+      + "; at z = 1: "
+      + _less(
+        "private, noise multiplier 1, estimator fixed",
+        "private, noise multiplier 1, estimator clipped",
+      ),
       _SMALL,
     ),
     Claim(
@@ -254,31 +279,30 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "dp_fedavg/grid_population",
       "cohorts of 1,000 less those of 100, with noise: {Results > private, cohort size 1000 - "
       "private, cohort size 100 > accuracy_top1}",
-      "users of 50 tokens, a small LSTM",
+      "a small LSTM, users of 50 tokens, {results.flags.num_rounds} rounds",
     ),
     Claim(
       "Figures 9 and 10: DP-FedSGD at S = 1 and 5",
       "reasonable values",
       "dp_fedavg/grid_fedsgd",
-      "noise of 1,250 users, S = 1: "
-      "{Results > private, clip norm 1, noise cohort size 1250 > difference to the first run}; S = "
-      "5: {Results > private, clip norm 5, noise cohort size 1250 > difference to the first run}",
-      _SMALL,
+      "less no privacy, noise of 1,250 users: "
+      + "; ".join(_less(f"private, clip norm {s}, noise cohort size 1250") for s in (1, 5)),
+      "a small LSTM from a public start, {results.flags.num_rounds} rounds",
     ),
     Claim(
       "Figures 11 and 12: larger vocabularies",
       "curves, not in our text",
       "dp_fedavg/grid_vocabulary_10000",
-      "10,000 words, noise of 1,250 users: {Results > private > difference to the first run}",
-      _SMALL,
+      f"10,000 words, noise of 1,250 users, less no privacy: {_less('private')}",
+      "an LSTM of 191,811 weights, {results.flags.num_rounds} rounds",
     ),
     Claim(
       "Section 3: training with an epsilon that says something",
       "a cohort that was not run",
       "dp_fedavg/real_epsilon",
-      "ε = 1, 4: {Results > private, target epsilon 1 > difference to the first run}; "
-      "{Results > private, target epsilon 4 > difference to the first run}",
-      "DP-FedSGD, 10,000 pieces of 20 tokens",
+      "less no privacy, ε = 1, 4: "
+      + "; ".join(_less(f"private, target epsilon {e}") for e in (1, 4)),
+      "DP-FedSGD from a public start, 10,000 users who are pieces of 20 tokens",
     ),
   ),
   "1807.04369": (
@@ -290,12 +314,14 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       f"{{{_VARIANCE} > 20 instances, spread at the start > after 2000 updates}} and "
       f"{{{_VARIANCE} > k = 1: one instance of each server, over the servers > "
       "after 2000 updates}",
+      "no sizes to compare",
     ),
     Claim(
       "Figure 2, first column: one instance is best, 20 cost little",
       "curves, not in our text",
       "draw_and_discard/figure2_k",
       "20 instances less one: {Results > k = 20 - k = 1 > test_accuracy}",
+      "whole",
     ),
     Claim(
       "Figure 2, second column: k instances behave like batches of B = k²",
@@ -313,12 +339,16 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "draw_and_discard/figure2_epsilon",
       "ε = 10 less none: {Results > k = 20, ε = 10 - k = 20 > test_accuracy}; ε = 1: "
       "{Results > k = 20, ε = 1 - k = 20 > test_accuracy}",
+      "whole",
     ),
     Claim(
       "Section 6.1: gradients may be clipped to a tenth",
       "ten times less sensitivity",
       "draw_and_discard/clipping",
-      "ε = 1 less none: {Results > k = 20, ε = 1 - k = 20 > test_accuracy}",
+      "clipped to .1, ε = 1 less none: "
+      + _less("k = 20, ε = 1", "k = 20", "test_accuracy")
+      + " (clipped to 1: see ε = 1 above)",
+      "whole",
     ),
     Claim(
       "Section 6.2: phishing URLs after 10⁹ updates",
@@ -332,11 +362,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
   "client dropout": (
     Claim(
       "Table 2: ε at 10 % and 30 % dropout, without calibration",
-      "1.06 and 1.22 by the formulas",
+      "not in our text; 1.060 and 1.217 by its formulas",
       "client_dropout/published",
       "{Results > no calibration (10 % lost) > by PLD}, "
       "{Results > no calibration (30 % lost) > by PLD}; calibrated: "
       "{Results > calibration inside (30 % lost) > by PLD}",
+      "whole",
     ),
     Claim(
       "Section 4: protection gained at 10 % and 30 % dropout",
@@ -346,14 +377,23 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "{The publication's comparison > dropout=30 % > ε without is larger by}; more rounds: "
       "{The publication's comparison > dropout=10 % > more rounds} and "
       "{The publication's comparison > dropout=30 % > more rounds}",
+      "whole",
     ),
     Claim(
       "Figure 6: calibration costs no significant accuracy",
       "curves, not in our text",
+      "client_dropout/published",
+      "at 30 % lost, calibrated less not: "
+      + _less("calibration inside (30 % lost)", "no calibration (30 % lost)", "test_accuracy"),
+      "the published z and {results.flags.num_rounds} rounds, 1,000 users",
+    ),
+    Claim(
+      "the same, at less noise",
+      "",
       "client_dropout/mnist",
       "at 30 % lost, calibrated less not: "
-      "{Results > calibration inside (30 % lost) - no calibration (30 % lost) > test_accuracy}",
-      "40 rounds",
+      + _less("calibration inside (30 % lost)", "no calibration (30 % lost)", "test_accuracy"),
+      "{results.flags.num_rounds} rounds, 6,000 users",
     ),
   ),
 }

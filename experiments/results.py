@@ -53,13 +53,14 @@ _BLOCK = re.compile(
   r"^<!-- (\S*results/\S+\.json|reproduction): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
   re.M | re.S,
 )
-_BEGIN = re.compile(r"^<!-- (?:\S*results/|reproduction)", re.M)
+_BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
 _MEASURED = re.compile(
   r"(?<![\w.])(?:\d[\d,]*)?\.?\d+ ?"
   r"(?:%|[mµ]?s|minutes?|hours?|[MG]i?B|times|[a-z]+/s)(?![\w=])"
 )
 _UNMEASURED = re.compile(r"```.*?^```|`[^`\n]+`|^ {4}.*?$", re.M | re.S)  # what is code
-_INTERVAL = re.compile(r"(-?[\d.,]+)( %)? ± ([\d.]+)")
+_MEAN = re.compile(r"([+-]?[\d.,e+-]*\d)( %)? (?:±|\+-) ([\d.e+-]*\d)(.*)")
+_ENDS = re.compile(r"[\d.]+( %) \[([\d.]+), ([\d.]+)\](.*)")
 
 
 def tables_of(report: str) -> dict[str, list[str]]:
@@ -185,6 +186,9 @@ def _differences(page: pathlib.Path) -> Iterator[str]:
     yield f"{place} differs from its results; run python -m experiments.results write"
   if len(_BEGIN.findall(text)) != len(_BLOCK.findall(text)):
     yield f"{place} has a table's beginning without an end"
+  shown = [heading for path, heading, *_ in _BLOCK.findall(text) if path == "reproduction"]
+  if page.name == "reproduction.md" and sorted(shown) != sorted(reproduction.CLAIMS):
+    yield f"{place} shows {shown}, and not each of {list(reproduction.CLAIMS)} once"
   for number in unsourced(text):
     yield f"{place} says {number}, and links it to no file of results"
   if folder.parent != _FOLDER:
@@ -222,6 +226,8 @@ def again(name: str, places: Mapping[str, str]) -> list[str]:
   command = content["command"]
   for flag, path in places.items():
     command = command.replace(f"={flag.upper()}", f"={shlex.quote(path)}")
+  if missing := [flag for flag in _PLACES if f"={flag.upper()}" in command]:
+    raise ValueError(f"Expected --{missing[0]}, which this command needs, got none; give it.")
   print(command, flush=True)
   with tempfile.TemporaryDirectory() as folder:
     run = pathlib.Path(folder) / "run"
@@ -247,11 +253,23 @@ def disagreements(
 
 
 def _meet(old: str, new: str) -> bool:
-  found = _INTERVAL.match(old), _INTERVAL.match(new)
-  if None in found:
+  """Whether two cells differ in their numbers alone, and their intervals meet."""
+  one, other = _interval(old), _interval(new)
+  if one is None or other is None or one[2] != other[2]:
     return False
-  (a, _, s), (b, _, t) = ((part.replace(",", "") for part in m.groups("")) for m in found if m)
-  return abs(float(a) - float(b)) <= float(s) + float(t)
+  return max(one[0], other[0]) <= min(one[1], other[1])
+
+
+def _interval(cell: str) -> tuple[float, float, tuple[str, ...]] | None:
+  """The ends of an interval, and the rest of its cell."""
+  if found := _MEAN.fullmatch(cell):
+    mean, unit, half, rest = found.groups("")
+    middle, width = float(mean.replace(",", "")), float(half)
+    return middle - width, middle + width, (unit, rest)
+  if found := _ENDS.fullmatch(cell):
+    unit, low, high, rest = found.groups("")
+    return float(low), float(high), (unit, rest)
+  return None
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -180,6 +180,12 @@ def test_a_command_gives_its_figures_again(experiment, capsys):
     ("88.7 % ± 1.1", "86.8 % ± 0.7", False),
     ("1,991.2 ± 42", "1,940 ± 10", True),
     ("1.060", "1.061", False),
+    ("12.72 +- 0.014", "12.73 +- 0.014", True),
+    ("+0.09 ± 0.81", "-0.10 ± 0.81", True),
+    ("0.98 ± 0.03 (2)", "0.98 ± 0.04 (1)", False),
+    ("88.7 % ± 1.1", "0.9 ± 88", False),
+    ("0.0 % [0.0, 1.2]", "0.3 % [0.0, 1.8]", True),
+    ("0.0 % [0.0, 1.2]", "4.3 % [1.3, 8.8]", False),
   ],
 )
 def test_figures_with_intervals_may_differ_as_far_as_these_meet(old, new, meet):

@@ -43,7 +43,7 @@ class HeldOutOptions:
   validation_share: float | None = option(
     None,
     "Choose settings: evaluate on this share of the training examples (of the writers, if users "
-    "are these), which nobody trains on, in place of the test examples.",
+    "are these), which nobody trains on, in place of the test examples. No guarantee covers them.",
     check=partial(_validate.in_range, 1e-3, 0.9),
     when={"dataset": DATASETS},
   )
@@ -110,7 +110,7 @@ def data_name(options: Any) -> str:
   """What a report calls the data: the data set, and whether its test examples were left alone."""
   if options.validation_share is None:
     return options.dataset
-  return f"{options.dataset}, tested on {options.validation_share:.1%} of the training examples"
+  return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
 def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
@@ -123,7 +123,13 @@ def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -
   train, groups = dataset.train, dataset.train_groups
   units = groups if by_user and groups is not None else np.arange(len(train.labels))
   names = np.random.default_rng([seed, len(units)]).permutation(np.unique(units))
-  out = np.isin(units, names[: round(share * len(names))])
+  count = round(share * len(names))
+  if not 0 < count < len(names):
+    raise ValueError(
+      f"Expected --validation_share to hold out some of {len(names)} and to leave some, got "
+      f"{share:g}, which holds out {count}."
+    )
+  out = np.isin(units, names[:count])
   kept, held = (jax.tree.map(lambda x, part=part: x[part], train) for part in (~out, out))
   return dataset._replace(
     train=kept, test=held, train_groups=None if groups is None else groups[~out]
