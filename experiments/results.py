@@ -56,7 +56,7 @@ _BLOCK = re.compile(
 _BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
 _MEASURED = re.compile(
   r"(?<![\w.])(?:\d[\d,]*)?\.?\d+ ?"
-  r"(?:%|[mµ]?s|minutes?|hours?|[MG]i?B|times|[a-z]+/s)(?![\w=])"
+  r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)(?![\w=])"
 )
 _UNMEASURED = re.compile(r"```.*?^```|`[^`\n]+`|^ {4}.*?$", re.M | re.S)  # what is code
 _MEAN = re.compile(r"([+-]?[\d.,e+-]*\d)( %)? (?:±|\+-) ([\d.e+-]*\d)(.*)")
@@ -307,5 +307,5 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
   try:
     main(sys.argv[1:])
-  except (ValueError, OSError) as error:
+  except (ValueError, OSError, subprocess.CalledProcessError) as error:
     sys.exit(f"results: {error}")

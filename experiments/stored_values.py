@@ -25,7 +25,7 @@ from experiments.runner.reports.statistics import mean_interval
 
 CITED = re.compile(r'\[([^\]]*)\]\(([^()\s]+\.jsonl?) "([^"]+)"\)')
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|\.\d+")
-_SCALES = (("ms", 1e3), ("µs", 1e6), ("%", 1e2))
+_SCALES = {"ms": 1e3, "µs": 1e6, "%": 1e2, "minutes": 1 / 60, "hours": 1 / 3600}
 _STEP, _RATIO, _MINUS = " > ", " divided by ", " - "
 
 
@@ -139,19 +139,23 @@ def number(text: str) -> float:
 def shown(old: str, found: Any) -> str:
   """A text with the value in place of its first number, to as many digits after the point.
 
-  A value in seconds or a share is shown in ms, µs or %, if the text says so.
+  A value in seconds or a share is shown in minutes, ms or %, if the text says so.
 
   >>> shown("about 0.40 s", 0.4452615), shown("12.0 ms", 0.0123), shown("3,000 clients/s", 3466.2)
   ('about 0.45 s', '12.3 ms', '3,466 clients/s')
+
+  Raises:
+    ValueError: if the text has no number, or several.
   """
-  match = _NUMBER.search(old)
-  if match is None:
-    raise ValueError(f"Expected a number in the text of a link to a result, got {old!r}.")
+  numbers = list(_NUMBER.finditer(old))
+  if len(numbers) != 1:
+    raise ValueError(f"Expected one number in the text of a link to a result, got {old!r}.")
+  match = numbers[0]
   if isinstance(found, str):
     size = number(found)
   else:
     rest = old[match.end() :].strip().split(" ")[0]
-    size = float(found) * dict(_SCALES).get(rest, 1.0)
+    size = float(found) * _SCALES.get(rest, 1.0)
   digits = len(match[0].partition(".")[2])
   text = f"{size:,.{digits}f}"
   if match[0].startswith("."):

@@ -122,11 +122,19 @@ def test_an_unfinished_run_is_refused(experiment):
     ('[0.44 s](results/speed.jsonl "size=64 > own.seconds") alone', "differs from its results"),
     ('[0.45 s](results/speed.jsonl "size=65 > own.seconds") alone', "Expected a value at"),
     ('[0.45 s](results/speed.jsonl "size=64 > own.seconds"), a peer 4 s', "says 4 s, and links"),
+    ('[0.45 to 0.5 s](results/speed.jsonl "size=64 > own.seconds") alone', "Expected one number"),
+    ('[2.5 minutes](results/speed.jsonl "size=8 > own.seconds") alone', None),
+    ('[2.5 minutes](results/speed.jsonl "size=8 > own.seconds"), 9 a second', None),
+    (
+      '[2.5 minutes](results/speed.jsonl "size=8 > own.seconds"), 9 rows a second',
+      "says 9 rows a second",
+    ),
   ],
 )
 def test_a_number_of_a_page_is_that_of_its_file(experiment, shown, message):
   folder, _ = experiment
-  rows = [{"setting": {"size": 64}, "own": {"seconds": 0.4476}, "ratio": 9.97}, {"size": 8}]
+  rows = [{"setting": {"size": 64}, "own": {"seconds": 0.4476}, "ratio": 9.97}]
+  rows += [{"size": 8, "own": {"seconds": 150.0}}]
   (folder / "results").mkdir()
   (folder / "results/speed.jsonl").write_text("\n".join(map(json.dumps, rows)))
   (folder / "README.md").write_text(f"# Speed\n\nIt takes {shown}.\n")

@@ -16,10 +16,12 @@ from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.public_start import with_public_start
 from jdp import _validate, data, models
 from jdp.guarantees import Unit
+from jdp.sampling import groups_by_identity
 
 PyTree = Any
 
 FOLDERS = ("mnist", "cifar10", "adult")
+_COIN_SIDES = 2**30
 _PUBLIC_RATE = 0.1
 DATASETS = ("digits", *FOLDERS, "arrays")
 PARTITIONS = ("iid", "label", "dirichlet", "writer")
@@ -114,22 +116,25 @@ def data_name(options: Any) -> str:
 
 
 def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
-  """The training examples alone, a share of which, chosen at random, take the test's place.
+  """The training examples alone, about a share of which take the test's place.
+
+  Each example, or each user, is held out by a coin of its own. Nobody else's depends on it.
 
   >>> chosen = held_out(data.digits(), 0.25, 0, by_user=False)
   >>> len(data.digits().train.labels), len(chosen.train.labels), len(chosen.test.labels)
-  (1437, 1078, 359)
+  (1437, 1075, 362)
   """
   train, groups = dataset.train, dataset.train_groups
   units = groups if by_user and groups is not None else np.arange(len(train.labels))
-  names = np.random.default_rng([seed, len(units)]).permutation(np.unique(units))
-  count = round(share * len(names))
-  if not 0 < count < len(names):
+  names, places = np.unique(units, return_inverse=True)
+  coins = groups_by_identity((f"held out/{seed}/{name}" for name in names), _COIN_SIDES)
+  chosen = coins < share * _COIN_SIDES
+  if chosen.all() or not chosen.any():
     raise ValueError(
       f"Expected --validation_share to hold out some of {len(names)} and to leave some, got "
-      f"{share:g}, which holds out {count}."
+      f"{share:g}, which holds out {chosen.sum()}."
     )
-  out = np.isin(units, names[:count])
+  out = chosen[places]
   kept, held = (jax.tree.map(lambda x, part=part: x[part], train) for part in (~out, out))
   return dataset._replace(
     train=kept, test=held, train_groups=None if groups is None else groups[~out]

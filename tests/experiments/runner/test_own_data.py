@@ -5,11 +5,13 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 from experiments.runner import launch
 from experiments.runner.problems import images
+from jdp import data
 
 MODELS = """
 import flax.linen as nn
@@ -227,8 +229,29 @@ def test_settings_are_chosen_without_the_test_examples(own, users):
   np.testing.assert_array_equal(one.test.inputs, other.test.inputs)
   rows = [tuple(row) for row in np.concatenate([one.train.inputs, one.test.inputs])]
   assert sorted(rows) == sorted(map(tuple, given["inputs"].astype(np.float32)))
-  assert len(one.test.labels) == 9
+  assert 0 < len(one.test.labels) < len(rows)
   if users:
     rows = map(tuple, given["inputs"].astype(np.float32))
     who = dict(zip(rows, given["users"], strict=True))
     assert not set(one.train_groups) & {who[tuple(row)] for row in one.test.inputs}
+
+
+@pytest.mark.parametrize("by_user", [False, True], ids=["examples", "users"])
+def test_who_is_held_out_depends_on_nobody_else(by_user):
+  """Without the last user, all others stay where they were: trained on, or held out."""
+  groups = np.repeat(np.arange(400), 1 if not by_user else 3)
+  inputs = np.arange(len(groups), dtype=np.float32)[:, None]
+  examples = data.Examples(inputs, groups % 2, np.ones(len(groups), np.float32))
+  whole = data.Dataset(examples, jax.tree.map(lambda x: x[:1], examples), 2, groups)
+  fewer = whole._replace(
+    train=jax.tree.map(lambda x: x[groups < 399], whole.train), train_groups=groups[groups < 399]
+  )
+  parts = [images.held_out(each, 0.25, 7, by_user=by_user) for each in (whole, fewer)]
+  trained, held = (
+    [set(getattr(part, name).inputs[:, 0].tolist()) for part in parts] for name in ("train", "test")
+  )
+  last = set(inputs[groups == 399, 0].tolist())
+  assert trained[0] - last == trained[1]
+  assert held[0] - last == held[1]
+  # Of 400 fair coins of 1/4, 60 to 140 fall so but for once in 200,000 keys.
+  assert 60 <= len({groups[int(row)] for row in held[0]}) <= 140
