@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
-from experiments.benchmarks import accelerators, harness
+from experiments.benchmarks import compilers, harness
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
 from jdp.conformance.queries import event_of
 from jdp.guarantees import Relation, rounded_down, rounded_up
@@ -229,7 +229,7 @@ def version_table() -> str:
 def compiled_programs_table() -> str:
   """What a TPU's compiler said of each program, from the file that its benchmark wrote."""
   path = REPOSITORY / "experiments/benchmarks/results/compiled_programs.jsonl"
-  return accelerators.compiled_programs.table(harness.read(path))
+  return compilers.compiled_programs.table(harness.read(path))
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

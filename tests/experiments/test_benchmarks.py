@@ -104,7 +104,7 @@ def test_stored_rows_make_the_tables_of_a_page(arguments, name, page, capsys):
     ("accounting epsilons", "accounting"),
     ("accounting ledgers", "ledgers"),
     ("accounting planned_noise", "planned_noise"),
-    ("accelerators compiled_programs", "compiled_programs"),
+    ("compilers compiled_programs", "compiled_programs"),
     ("models cnn_clients", "cnn_clients"),
     ("models language_model", "language_model"),
     ("sources sources", "sources"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from experiments.benchmarks import accelerators as programs
+from experiments.benchmarks import compilers as programs
 from jdp.numerics import compensated
 
 VECTOR = jax.ShapeDtypeStruct((8,), np.float32)
