@@ -12,8 +12,10 @@ A page shows results in three ways. The lines
     <!-- end -->
 
 stand around the first table of the report's part with this heading (`HEADING, 2` is its second).
-`<!-- reproduction: PUBLICATION -->` does the same for a table of `experiments/reproduction.py`. A
-link to a file, titled with a path, holds one number (`experiments/stored_values.py`).
+`<!-- results/NAME.jsonl: SUBJECT BENCHMARK -->` does the same for the rows of a benchmark, and
+`<!-- reproduction: PUBLICATION -->` for a table of `experiments/reproduction.py`. A link to a file,
+titled with a path, holds one number (`experiments/stored_values.py`). A measured number stands
+nowhere else, unless it is the text of a link to who published it.
 
     python -m experiments.results write    # fills these places in all pages
     python -m experiments.results check    # refuses pages that differ from the results
@@ -40,6 +42,7 @@ from typing import Any
 from PIL import Image
 
 from experiments import reproduction, stored_values
+from experiments.benchmarks import harness
 from experiments.runner import files, options
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -50,14 +53,16 @@ _VERSIONS = ("python", "jax", "numpy", "devices")
 _DIGITS = 6
 _COLOURS = 64
 _BLOCK = re.compile(
-  r"^<!-- (\S*results/\S+\.json|reproduction): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
+  r"^<!-- (\S*results/\S+\.jsonl?|reproduction): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
   re.M | re.S,
 )
 _BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
 _MEASURED = re.compile(
   r"(?<![\w.])(?:\d[\d,]*)?\.?\d+ ?"
-  r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)(?![\w=])"
+  r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)"
+  r"(?![\w=]| intervals?\b)"  # whose level is chosen
 )
+_PUBLISHED = re.compile(r"\[[^\]]*\]\(https?://[^)\s]+\)")
 _UNMEASURED = re.compile(r"```.*?^```|`[^`\n]+`|^ {4}.*?$", re.M | re.S)  # what is code
 _MEAN = re.compile(r"([+-]?[\d.,e+-]*\d)( %)? (?:±|\+-) ([\d.e+-]*\d)(.*)")
 _ENDS = re.compile(r"[\d.]+( %) \[([\d.]+), ([\d.]+)\](.*)")
@@ -72,10 +77,20 @@ def tables_of(report: str) -> dict[str, list[str]]:
   found: dict[str, list[str]] = {}
   for part in re.split(r"^## ", report, flags=re.M)[1:]:
     heading, _, text = part.partition("\n")
-    tables = re.findall(r"(?:^\|.*\|\n?)+", text, re.M)
-    if tables:
-      found[heading] = [table.rstrip("\n") for table in tables]
+    if tables := _tables(text):
+      found[heading] = tables
   return found
+
+
+def measured(path: pathlib.Path, benchmark: str) -> dict[str, list[str]]:
+  """The tables that `SUBJECT BENCHMARK` prints of a file of rows, by these two words."""
+  subject, _, name = benchmark.partition(" ")
+  module = importlib.import_module(f"{harness.__package__}.{subject}")
+  return {benchmark: _tables(getattr(module, name).table(harness.read(path)))}
+
+
+def _tables(text: str) -> list[str]:
+  return [table.rstrip("\n") for table in re.findall(r"(?:^\|.*\|\n?)+", text, re.M)]
 
 
 def rounded(data: Any) -> Any:
@@ -159,7 +174,8 @@ def filled(text: str, folder: pathlib.Path) -> str:
     begin = match[0].partition("\n")[0]
     if path == "reproduction":
       return f"{begin}\n{reproduction.table_of(heading)}\n<!-- end -->"
-    tables = files.read_json(folder / path)["tables"]
+    lines = path.endswith(".jsonl")
+    tables = measured(folder / path, heading) if lines else files.read_json(folder / path)["tables"]
     which = int(number or 1)
     if len(tables.get(heading, ())) < which:
       raise ValueError(f"Expected a table of {sorted(tables)} in {path}, got {heading}, {which}.")
@@ -199,19 +215,20 @@ def _differences(page: pathlib.Path) -> Iterator[str]:
 
 
 def unsourced(text: str) -> list[str]:
-  """The measured numbers of a page that stand in no link to a file.
+  """The measured numbers of a page that come from no file, and from no publication.
 
-  A page that links one number to its file must do so with all. A measured number has a unit of
-  time, memory or speed, or is a share.
+  A measured number has a unit of time, memory or speed, or is a share. It stands in a link to a
+  file of results, in a table of one, or in a link to who published it. Code is a setting.
 
   >>> link = '[0.4 s](results/a.jsonl "plan > seconds")'
-  >>> unsourced(f"It takes {link}, and 3 times as long on 1,024 users."), unsourced("It takes 3 s.")
-  (['3 times'], [])
+  >>> unsourced(f"It takes {link}, and 3 times as long on 1,024 users.")
+  ['3 times']
+  >>> unsourced("[95.0 %](https://arxiv.org/abs/1) with `--dropout=.3` of `30 %`, a 95 % interval")
+  []
   """
-  linked = stored_values.CITED.sub("", text)
-  if linked == text:
-    return []
-  return _MEASURED.findall(_UNMEASURED.sub("", _BLOCK.sub("", linked)))
+  for sourced in (stored_values.CITED, _PUBLISHED, _BLOCK, _UNMEASURED):
+    text = sourced.sub("", text)
+  return _MEASURED.findall(text)
 
 
 def again(name: str, places: Mapping[str, str]) -> list[str]:

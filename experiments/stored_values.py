@@ -8,6 +8,8 @@ A path goes from the whole to the value, its steps parted by ` > `:
     A divided by B                                the ratio of two such paths
     Results > local ε₁ = 500 - central only > test_accuracy    the paired difference of two runs
 
+    processor_minutes                             of the run, in seconds like all times
+
 A paired difference is the mean over repetitions, run by run, with its 95 % interval.
 
 In Markdown, `[0.445 s](results/FILE.jsonl "PATH")` shows such a value: the link leads to the file,
@@ -27,6 +29,8 @@ CITED = re.compile(r'\[([^\]]*)\]\(([^()\s]+\.jsonl?) "([^"]+)"\)')
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|\.\d+")
 _SCALES = {"ms": 1e3, "µs": 1e6, "%": 1e2, "minutes": 1 / 60, "hours": 1 / 3600}
 _STEP, _RATIO, _MINUS = " > ", " divided by ", " - "
+_NAMES = re.compile(r", (?=[^,=]+=)")  # a text may have commas, too
+_MINUTES = "_minutes"  # at the end of a name
 
 
 @functools.cache
@@ -68,18 +72,21 @@ def value(source: Any, path: str) -> Any:
   ...   "b > time.wall divided by a > time.wall",
   ... )
   2.0
+  >>> value({"processor_minutes": 2.5}, "processor_minutes")
+  150.0
 
   Raises:
     ValueError: if nothing is there.
   """
   if _RATIO in path:
     over, under = path.split(_RATIO)
-    return value(source, over) / value(source, under)
+    return _size(value(source, over)) / _size(value(source, under))
   steps = path.split(_STEP)
   if len(steps) == 3 and _MINUS in steps[1] and "results" in source:
     first, second = steps[1].split(_MINUS)
     return _paired(source["results"]["runs"], first, second, steps[2])
-  return functools.reduce(functools.partial(_step, path), steps, source)
+  found = functools.reduce(functools.partial(_step, path), steps, source)
+  return 60 * found if path.endswith(_MINUTES) else found
 
 
 def _step(path: str, at: Any, step: str) -> Any:
@@ -96,7 +103,7 @@ def _matches(row: Mapping[str, Any], step: str) -> bool:
   """Whether a row has all values of a step: `VALUE` in any column, `NAME=VALUE` in one."""
   if step in map(str, row.values()):
     return True
-  wanted = [part.partition("=") for part in step.split(", ")]
+  wanted = [part.partition("=") for part in _NAMES.split(step)]
   return all(equal and str(_field(row, name)) == text for name, equal, text in wanted)
 
 
@@ -134,6 +141,11 @@ def number(text: str) -> float:
   (90051.0, 88.7)
   """
   return float(_NUMBER.search(text)[0].replace(",", ""))  # type: ignore[index]
+
+
+def _size(found: Any) -> float:
+  """A value as a number: a table's cell begins with it."""
+  return number(found) if isinstance(found, str) else float(found)
 
 
 def shown(old: str, found: Any) -> str:
