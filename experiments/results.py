@@ -63,7 +63,9 @@ _MEASURED = re.compile(
   r"(?![\w=]| intervals?\b)"  # whose level is chosen
 )
 _PUBLISHED = re.compile(r"\[[^\]]*\]\(https?://[^)\s]+\)")
-_UNMEASURED = re.compile(r"```.*?^```|`[^`\n]+`|^ {4}.*?$", re.M | re.S)  # what is code
+_UNMEASURED = re.compile(  # code, and formulas
+  r"```.*?^```|`[^`\n]+`|^ {4}.*?$|\$\$.*?\$\$|(?<!\$)\$[^$\n]+\$", re.M | re.S
+)
 _MEAN = re.compile(r"([+-]?[\d.,e+-]*\d)( %)? (?:±|\+-) ([\d.e+-]*\d)(.*)")
 _ENDS = re.compile(r"[\d.]+( %) \[([\d.]+), ([\d.]+)\](.*)")
 
@@ -218,7 +220,7 @@ def unsourced(text: str) -> list[str]:
   """The measured numbers of a page that come from no file, and from no publication.
 
   A measured number has a unit of time, memory or speed, or is a share. It stands in a link to a
-  file of results, in a table of one, or in a link to who published it. Code is a setting.
+  file of results, in a table of one, or in a link to who published it. Code holds settings.
 
   >>> link = '[0.4 s](results/a.jsonl "plan > seconds")'
   >>> unsourced(f"It takes {link}, and 3 times as long on 1,024 users.")
