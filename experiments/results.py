@@ -58,7 +58,7 @@ _BLOCK = re.compile(
 )
 _BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
 _MEASURED = re.compile(
-  r"(?<![\w.])(?:\d[\d,]*)?\.?\d+ ?"
+  r"(?<![\w.])(?:\d[\d,]*)?\.?\d+\s?"
   r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)"
   r"(?![\w=]| intervals?\b)"  # whose level is chosen
 )
