@@ -64,7 +64,7 @@ _MEASURED = re.compile(
 )
 _PUBLISHED = re.compile(r"\[[^\]]*\]\(https?://[^)\s]+\)")
 _UNMEASURED = re.compile(  # code, and formulas
-  r"```.*?^```|`[^`\n]+`|^ {4}.*?$|\$\$.*?\$\$|(?<!\$)\$[^$\n]+\$", re.M | re.S
+  r"```.*?^```|`(?:[^`\n]|\n(?!\n))+`|^ {4}.*?$|\$\$.*?\$\$|(?<!\$)\$[^$\n]+\$", re.M | re.S
 )
 _MEAN = re.compile(r"([+-]?[\d.,e+-]*\d)( %)? (?:±|\+-) ([\d.e+-]*\d)(.*)")
 _ENDS = re.compile(r"[\d.]+( %) \[([\d.]+), ([\d.]+)\](.*)")
@@ -84,11 +84,20 @@ def tables_of(report: str) -> dict[str, list[str]]:
   return found
 
 
-def measured(path: pathlib.Path, benchmark: str) -> dict[str, list[str]]:
-  """The tables that `SUBJECT BENCHMARK` prints of a file of rows, by these two words."""
-  subject, _, name = benchmark.partition(" ")
-  module = importlib.import_module(f"{harness.__package__}.{subject}")
-  return {benchmark: _tables(getattr(module, name).table(harness.read(path)))}
+def stored(path: pathlib.Path, heading: str) -> Mapping[str, Sequence[str]]:
+  """The tables of a file by heading: those of a report, or what code prints of a file of rows.
+
+  The heading of a benchmark's rows is `SUBJECT BENCHMARK`.
+  """
+  if path.suffix == ".jsonl":
+    subject, _, name = heading.partition(" ")
+    module = importlib.import_module(f"{harness.__package__}.{subject}")
+    return {heading: _tables(getattr(module, name).table(harness.read(path)))}
+  content = files.read_json(path)
+  if "tables" in content:
+    return content["tables"]
+  report = importlib.import_module(f"{__package__}.{path.resolve().parents[1].name}.report")
+  return {heading: _tables(report.stored(path))}
 
 
 def _tables(text: str) -> list[str]:
@@ -176,8 +185,7 @@ def filled(text: str, folder: pathlib.Path) -> str:
     begin = match[0].partition("\n")[0]
     if path == "reproduction":
       return f"{begin}\n{reproduction.table_of(heading)}\n<!-- end -->"
-    lines = path.endswith(".jsonl")
-    tables = measured(folder / path, heading) if lines else files.read_json(folder / path)["tables"]
+    tables = stored(folder / path, heading)
     which = int(number or 1)
     if len(tables.get(heading, ())) < which:
       raise ValueError(f"Expected a table of {sorted(tables)} in {path}, got {heading}, {which}.")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.audit import procedure_report
 from experiments.audit.correlated_runs import ROUNDS, SEPARATION
 from experiments.runner import files
 from experiments.runner.problems.learning_problem import LearningProblem
@@ -42,6 +43,13 @@ def save_local(path: pathlib.Path, rows: Sequence[Local]) -> None:
 def load_local(path: pathlib.Path) -> list[Local]:
   """The rows of a file that `save_local` wrote."""
   return [Local(**row | {"audit": Audit(**row["audit"])}) for row in files.read_json(path)]
+
+
+def stored(path: pathlib.Path) -> str:
+  """The tables of a file of results, in Markdown."""
+  if path.name == LOCAL_RESULTS:
+    return local_table(load_local(path))
+  return procedure_report.tables(*procedure_report.load(path))
 
 
 def local_part(options: Any, rows: Sequence[Local]) -> Part:

@@ -17,9 +17,8 @@ OPTIONS = types.SimpleNamespace(
 )
 
 
-def test_the_readme_shows_the_committed_results():
+def test_the_committed_results_hold_all_procedures():
   sound, broken = procedure_report.load(FOLDER / "results" / procedure_report.RESULTS)
-  assert procedure_report.tables(sound, broken) in (FOLDER / "README.md").read_text()
   adversaries_of_instances = [row.name for row in sound[len(PROCEDURES) :]]
   assert [row.name for row in sound[: len(PROCEDURES)]] == list(PROCEDURES)
   assert [name.split()[-1] for name in adversaries_of_instances] == ["I", "II", "III"]
