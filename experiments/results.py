@@ -60,7 +60,7 @@ _BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
 _MEASURED = re.compile(
   r"(?<![\w.])(?:\d[\d,]*)?\.?\d+\s?"
   r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)"
-  r"(?![\w=]| intervals?\b)"  # whose level is chosen
+  r"(?![\w=]|\s+intervals?\b)"  # whose level is chosen
 )
 _PUBLISHED = re.compile(r"\[[^\]]*\]\(https?://[^)\s]+\)")
 _UNMEASURED = re.compile(  # code, and formulas
