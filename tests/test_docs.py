@@ -6,6 +6,7 @@ that block prints.
 
 import configparser
 import contextlib
+import functools
 import io
 import pathlib
 import re
@@ -127,6 +128,15 @@ def test_links_between_files_lead_somewhere():
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
       path = (REPOSITORY / name).parent / target
       assert path.exists() or "generated" in target, (name, target)
+
+
+def test_links_to_results_lead_to_their_files_from_a_copied_page():
+  """The page lies elsewhere on the site. A link's title is the path of its number."""
+  link = '[84 times](results/cohorts.jsonl "federated, cnn > ratio")'
+  page = "generated/experiments/benchmarks"
+  place = "../../../experiments/benchmarks/results/cohorts.jsonl"
+  found = links._LINK.sub(functools.partial(links._link, page), link)
+  assert found == link.replace("results/cohorts.jsonl", place)
 
 
 def test_commands_name_what_there_is():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from docs.site import public_names
 from docs.site.paths import COPIED, DOCS, GENERATED, REPOSITORY
 
-_LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r'(\]\()(?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?( "[^"]*")?\)')
 _CODE = re.compile(r"(?<![`\w}])`((?:jdp\.)?[A-Za-z_]\w*(?:\.\w+)+)`(?!`)")
 _FENCED = re.compile(r"(^```[^\n]*\n.*?^``` *$)", re.S | re.M)
 _ORIGINS = {page: path for path, page in COPIED.items()}
@@ -46,7 +46,7 @@ def with_names(text: str) -> str:
 
 def _link(docname: str, found: re.Match[str]) -> str:
   """A link to the page that a file of the repository is; the bare file's name if it is none."""
-  start, target, anchor = found[1], found[2], found[3] or ""
+  start, target, rest = found[1], found[2], (found[3] or "") + (found[4] or "")
   origin = _ORIGINS.get(docname)
   folder = (REPOSITORY / origin).parent if origin else (DOCS / docname).parent
   path = os.path.normpath(folder / target)
@@ -54,9 +54,9 @@ def _link(docname: str, found: re.Match[str]) -> str:
   here = (DOCS / docname).parent
   if relative in COPIED:
     page = GENERATED.parent / f"{COPIED[relative]}{os.path.splitext(relative)[1]}"
-    return f"{start}{os.path.relpath(page, here)}{anchor})"
-  if origin and (relative.startswith("docs/") or relative.endswith(".png")):
-    return f"{start}{os.path.relpath(path, here)}{anchor})"
+    return f"{start}{os.path.relpath(page, here)}{rest})"
+  if origin and (relative.startswith("docs/") or relative.endswith((".png", ".json", ".jsonl"))):
+    return f"{start}{os.path.relpath(path, here)}{rest})"
   if relative == "README.md":
     return f"{start}{os.path.relpath(DOCS / 'index.md', here)})"
   return found[0]

@@ -129,14 +129,26 @@ def test_an_unfinished_run_is_refused(experiment):
       '[2.5 minutes](results/speed.jsonl "size=8 > own.seconds"), 9 rows a second',
       "says 9 rows a second",
     ),
+    ('[4 s](results/speed.jsonl "layer=dense, 2 rows, size=9 > seconds") alone', None),
+    ('[1.5 hours](results/run.json "processor_minutes") alone', None),
+    ('[2 times](results/run.json "Sums > a > error divided by Sums > b > error") as much', None),
+    ("3 s, though no number of its page has a file", "says 3 s, and links"),
+    ("3\nminutes", "says 3\nminutes"),
+    ("[3 s](https://arxiv.org/abs/1812.00984), as published", None),
+    ("at most `3 s`, or `--limit=3 %\nmore`, or $3 s$, within a 95 %\ninterval", None),
+    ("`a`, then 3 %, then `b`", "says 3 %"),
   ],
 )
 def test_a_number_of_a_page_is_that_of_its_file(experiment, shown, message):
   folder, _ = experiment
   rows = [{"setting": {"size": 64}, "own": {"seconds": 0.4476}, "ratio": 9.97}]
   rows += [{"size": 8, "own": {"seconds": 150.0}}]
+  rows += [{"layer": f"dense, {n} rows", "size": 9, "seconds": 2.0 * n} for n in (2, 3)]
+  table = "| run | error |\n| --- | --- |\n| a | 5.0 ± .1 |\n| b | 2.5 ± .1 |"
+  run = {"processor_minutes": 90, "tables": {"Sums": [table]}}
   (folder / "results").mkdir()
   (folder / "results/speed.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  (folder / "results/run.json").write_text(json.dumps(run))
   (folder / "README.md").write_text(f"# Speed\n\nIt takes {shown}.\n")
   if message is None:
     assert results.differences() == []
@@ -153,6 +165,18 @@ def test_a_written_number_keeps_its_digits(experiment):
   (folder / "README.md").write_text(link.format("9,000.0"))
   results.main(["write"])
   assert (folder / "README.md").read_text() == link.format("3,466.5")
+
+
+def test_a_benchmark_fills_a_page_with_its_rows(experiment):
+  folder, _ = experiment
+  (folder / "results").mkdir()
+  (folder / "results/sizes.jsonl").write_text('{"clients": 10, "seconds": 0.25, "machine": {}}')
+  page = "<!-- results/sizes.jsonl: training cohort_sizes -->\n<!-- end -->\n"
+  (folder / "README.md").write_text(page)
+  assert len(results.differences()) == 1
+  results.main(["write"])
+  assert "\n| 10      | 0.25    |\n" in (folder / "README.md").read_text()
+  assert results.differences() == []
 
 
 def test_a_paired_difference_is_by_seed():
