@@ -7,5 +7,6 @@
 | released noise without its low-order bits | `dither` |
 | the Hadamard transform, random rotations by it | `hadamard`, `rotations` |
 | products of the rows of a batch | `row_products` |
+| convolutions in the layout that is fast in loops | `convolutions` |
 | integers modulo 2^b | `modular_arithmetic` |
 """

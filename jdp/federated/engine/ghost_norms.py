@@ -45,6 +45,7 @@ from jdp.federated.engine.weight_uses import (
 )
 from jdp.models.base import Loss, keyed
 from jdp.numerics.compensated import Product, as_float64, float64
+from jdp.numerics.convolutions import channels_last
 
 PyTree = Any
 
@@ -172,7 +173,8 @@ def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyT
     return result, data
 
   direct = {i: leaves[i] for i in uses.direct}
-  made, data = jax.grad(value, (0, 1), has_aux=True)(direct, _zeros(uses.plan))
+  gradient = channels_last(jax.grad(value, (0, 1), has_aux=True))
+  made, data = gradient(direct, _zeros(uses.plan))
   gradients, derivatives = made
   # Half precision is measured and summed as float32, which holds the same numbers.
   gradients = {i: gradient.astype(jnp.float32) for i, gradient in gradients.items()}

@@ -12,6 +12,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.models.base import Loss, keyed
+from jdp.numerics.convolutions import channels_last
 from jdp.random.keys import client_key
 
 PyTree = Any
@@ -55,7 +56,7 @@ class GradientStep:
   ) -> PyTree:
     """-learning_rate * gradient."""
     del project
-    gradient = jax.grad(keyed(self.loss))(params, client, key)
+    gradient = channels_last(jax.grad(keyed(self.loss)))(params, client, key)
     return jax.tree.map(lambda g: -self.learning_rate * g, gradient)
 
 
@@ -89,7 +90,7 @@ def local_sgd(
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
-  gradient_of = jax.grad(keyed(loss))
+  gradient_of = channels_last(jax.grad(keyed(loss)))
 
   def update(key, params, client, project=no_projection):
     key = client_key(key)  # of which a longer shape's draws begin with those of a shorter one
@@ -147,7 +148,7 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
 
     def step(carry, _):
       current, state = carry
-      value, gradient = jax.value_and_grad(objective)(current)
+      value, gradient = channels_last(jax.value_and_grad(objective))(current)
       updates, state = optimizer.update(
         gradient, state, current, value=value, grad=gradient, value_fn=objective
       )
