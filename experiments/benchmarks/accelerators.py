@@ -1,9 +1,10 @@
 """An accelerator at hand: what holds on it, and what it takes there."""
 
+import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +34,16 @@ _FIRST = {
   "PrivUnit": "drawing alone",
   "cohorts": "no ghost norms",
   "peers": "pfl-research",
+  "adapters": "a plain step",
+  "published LSTM": "a plain step",
 }
+_PIECES = "pieces"
 
 
 def _device_table(rows: Sequence[Row]) -> str:
+  if not rows:  # All pieces were finished before.
+    return ""
+  rows = list({(row["part"], row["case"]): row for row in rows}.values())  # of a piece the newest
   devices = sorted({kind for row in rows for kind in row["machine"]["devices"]})
   parts = [f"Measured on {', '.join(devices)}, jax {rows[-1]['machine']['jax']}."]
   checks = [
@@ -66,28 +73,62 @@ def _line(row: Row) -> tuple[str, ...]:
   failed=lambda rows: [row for row in rows if not row.get("holds", True)],
 )
 def accelerator(
-  minutes: float = 20.0, small: bool = False, pfl_python: str = "", rounds: int = 7
+  minutes: float = 8.0, done: str = "", small: bool = False, pfl_python: str = "", rounds: int = 7
 ) -> Iterator[Row]:
-  """Checks jdp on the device at hand, then measures it there.
+  """Checks jdp on the device at hand, then measures it there, piece by piece.
 
   JAX must see the host's CPU too, so leave JAX_PLATFORMS unset, or name both.
 
   First come draws, sums and clipping by ghost norms, against the same on the host: in float64, or
-  by its CPU. A failed check ends the run with an error, after all was measured. Then come times:
-  draws beside writing as many numbers, streams of PrivUnit beside drawing alone, and rounds of
-  DP-FedAvg by cohort and model, and beside pfl-research on the same device.
+  by its CPU. A failed check ends the run with an error, after all was measured. Then come times,
+  the most important first: draws beside writing as many numbers, streams of PrivUnit beside drawing
+  alone, rounds of DP-FedAvg by cohort and model, pfl-research on the same device, adapters of a
+  transformer and the published LSTM at user level, each beside a plain step of SGD.
 
-  What does not start within so many `minutes` is left out, and is named.
+  No piece starts after so many `minutes`. The next run goes on: give the file of `--json` as
+  `--done` too, whose finished pieces are left out.
   """
-  yield from _checks(small)
-  end = time.monotonic() + 60 * minutes
-  for part, unit, make in _comparisons(small):
+  end, finished = time.monotonic() + 60 * minutes, _finished(done)
+  left = {name: find for name, find in _pieces(small, pfl_python, rounds) if name not in finished}
+  for number, (name, find) in enumerate(left.items()):
     if time.monotonic() > end:
-      yield {"part": part, "case": f"{make.func.__name__[1:]} {make.args}", "unit": "left out"}
-      continue
-    yield from (_timed(part, unit, timing) for timing in harness.compare(make(), rounds))
-  for name in ("logistic", "MLP", "CNN") if pfl_python else ():
-    yield from _beside_pfl(name, pfl_python, rounds)
+      print(f"{len(left) - number} of {len(left)} pieces are left, from {name!r} on.")
+      return
+    start = time.monotonic()
+    yield from find()
+    yield {"part": _PIECES, "case": name, "seconds": time.monotonic() - start}
+
+
+def _finished(path: str) -> set[str]:
+  """The names of the pieces that a file has all rows of."""
+  rows = harness.read(path) if path and pathlib.Path(path).exists() else []
+  return {row["case"] for row in rows if row["part"] == _PIECES}
+
+
+def _pieces(
+  small: bool, pfl_python: str, rounds: int
+) -> Iterator[tuple[str, Callable[[], Iterator[Row]]]]:
+  """(name, what finds its rows), the most important first."""
+  yield "checks", partial(_checks, small)
+  for name in ("LSTM",) if small else MODELS:
+    yield f"ghost norms, {name}", partial(_checked_ghost_norms, name, 4, small)
+  for part, unit, make in _comparisons(small):
+    name = f"{part}, {', '.join(map(str, make.args))}"
+    yield name, partial(_comparison, part, unit, make, rounds)
+  for name in ("logistic", "MLP", "CNN", "CIFAR10") if pfl_python else ():
+    yield f"peers, {name}", partial(_beside_pfl, name, pfl_python, rounds)
+  yield "adapters", partial(_comparison, "adapters", "clients", partial(_adapters, small), rounds)
+  yield (
+    "published LSTM",
+    partial(_comparison, "published LSTM", "clients", partial(_published_lstm, small), rounds),
+  )
+
+
+def _comparison(
+  part: str, unit: str, make: Callable[[], dict[str, Case]], rounds: int
+) -> Iterator[Row]:
+  """The rows of cases side by side."""
+  yield from (_timed(part, unit, timing) for timing in harness.compare(make(), rounds))
 
 
 def _timed(part: str, unit: str, timing: harness.Timing) -> Row:
@@ -102,8 +143,6 @@ def _checks(small: bool) -> Iterator[Row]:
     if name == "default key" or not small:
       yield from _checked_draws(name, key, 10_000 if small else 1_000_000)
   yield _checked_sum(100 if small else 10_000)
-  for name in ("LSTM",) if small else MODELS:
-    yield from _checked_ghost_norms(name, *workload(name, 4, small=small))
 
 
 def _check(name: str, error: float, most: float) -> Row:
@@ -162,10 +201,9 @@ def _checked_sum(clients: int) -> Row:
   return _check(f"sum of {count:,d} clients: error over that of one rounding", float(error), 1e-12)
 
 
-def _checked_ghost_norms(
-  name: str, loss: models.Loss, params: PyTree, users: Examples
-) -> Iterator[Row]:
+def _checked_ghost_norms(name: str, clients: int, small: bool) -> Iterator[Row]:
   """No clipped update is longer than the clip norm, and their sum is that of explicit gradients."""
+  loss, params, users = workload(name, clients, small=small)
   step = federated.gradient_step(loss, 1.0)
 
   def explicit(keys, sent, client):
@@ -242,9 +280,107 @@ def _rounds(name: str, clients: int, small: bool = False) -> dict[str, Case]:
 
 
 def _beside_pfl(name: str, python: str, rounds: int) -> Iterator[Row]:
-  """DP-FedAvg as in `cohorts`, by pfl-research in a process of its own and by jdp in this one."""
+  """Rounds of DP-FedAvg by pfl-research in a process of its own, and by jdp in this one.
+
+  They do not take turns, as both may take all of the device's memory.
+  """
   command = harness.Command(("pfl_research.py", "federated", name.lower()), python=python)
   (pfl,) = harness.compare({"pfl-research": command}, rounds)
-  for timing in harness.compare(_rounds(name, serve.COHORT), rounds):
+  for timing in harness.compare({f"{name}, jdp": _beside(name.lower())}, rounds):
     yield _timed("peers", "clients", timing._replace(ratio=timing.rate / pfl.rate))
   yield _timed("peers", "clients", pfl._replace(name=f"{name}, pfl-research"))
+
+
+def _beside(name: str) -> Case:
+  """A round as pfl-research's, by the layout that the rule chooses."""
+  cohort, model = serve.cohort_of(name), jdp_rounds.model_of(name)
+  made = jdp_rounds.algorithm(
+    "federated",
+    models.cross_entropy(model),
+    {},
+    size=cohort.size,
+    population=cohort.users,
+    cohort=cohort,
+  )
+  users = jax.tree.map(jnp.asarray, jdp_rounds.clients_of("federated", cohort.users, cohort))
+  return _round(made, model, users, cohort.size)
+
+
+def _round(made: federated.FederatedAlgorithm, model: Any, users: Examples, clients: int) -> Case:
+  """A round of so many clients, from a model's first parameters."""
+  keys = jdp.random.seeded_key(0), jax.random.key(1)
+  state = made.init(jax.jit(model.init)(jax.random.key(2)))
+  return compiled(lambda *args: made.round(*args)[0], *keys, state, users, work=clients)
+
+
+class _Text(NamedTuple):
+  """Users of a language model: so many, of so many sentences of so many words."""
+
+  words: int
+  users: int
+  sentences: int
+  length: int
+
+  def made(self) -> Examples:
+    """Random ones."""
+    shape = (2, self.users, self.sentences, self.length)
+    inputs, labels = np.random.default_rng(0).integers(3, self.words, shape, np.int32)
+    return Examples(jnp.asarray(inputs), jnp.asarray(labels), jnp.ones(shape[1:3]))
+
+
+def _adapters(small: bool) -> dict[str, Case]:
+  """User-level DP-FedSGD of the adapters of a transformer of 92 million weights."""
+  text = _Text(50, 4, 2, 8) if small else _Text(10_003, 64, 4, 128)
+  sizes = {"width": 16, "num_layers": 1} if small else {"width": 768, "num_layers": 12}
+  plain, adapted = (
+    models.transformer(text.words, max_length=text.length, adapter_rank=rank, **sizes)
+    for rank in (None, 8)
+  )
+  model = models.train_adapters(adapted, jax.jit(plain.init)(jax.random.key(0)), jax.random.key(1))
+  users, loss = text.made(), models.next_word_loss(model)
+  made = jdp_rounds.algorithm("federated", loss, {}, size=text.users, population=text.users)
+  return {
+    "adapters, a plain step": _plain_step(loss, model, users, at_once=text.users),
+    "adapters, a round at user level": _round(made, model, users, text.users),
+  }
+
+
+def _published_lstm(small: bool) -> dict[str, Case]:
+  """Rounds of DP-FedAvg of the published LSTM, whose users hold 1,600 words (arXiv 1710.06963).
+
+  Table 2 has rounds of 5,000 users and more. Their time is that of these, by the rate.
+  """
+  text = _Text(50, 4, 4, 10) if small else _Text(10_003, 512, 160, 10)
+  sizes = {"embedding": 8, "hidden": 8} if small else {}
+  model = models.language_model(text.words, **sizes)
+  users, loss = text.made(), models.next_word_loss(model)
+  made = federated.dp_fedavg(
+    loss,
+    users,
+    cohort_size=text.users,
+    clip_norm=15.0,
+    num_rounds=1,
+    noise_multiplier=1.0,
+    sampler=sampling.fixed_size(text.users, text.users),
+    relation="replace_one",
+    local_update=lambda loss: federated.local_sgd(loss, 6.0, batch_size=8),
+  )
+  return {
+    "published LSTM, a plain step": _plain_step(loss, model, users, at_once=text.users // 32 or 1),
+    "published LSTM, a round at user level": _round(made, model, users, text.users),
+  }
+
+
+def _plain_step(loss: models.Loss, model: Any, users: Examples, *, at_once: int) -> Case:
+  """A step of SGD without privacy, by the sentences of all users, of so many users at once."""
+  clients = len(users.mask)
+  parts = jax.tree.map(lambda x: x.reshape(clients // at_once, -1, *x.shape[2:]), users)
+
+  def step(params, parts):
+    def add(sums, batch):
+      return jax.tree.map(jnp.add, sums, jax.grad(loss)(params, batch)), None
+
+    sums, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
+    return jax.tree.map(lambda p, g: p - 0.1 * g / len(parts.mask), params, sums)
+
+  return compiled(step, jax.jit(model.init)(jax.random.key(2)), parts, work=clients)

@@ -400,7 +400,7 @@ def federated_round(
       for generator, key in keys.items()
       for way, total in ways.items()
     }
-    title = f"{title}: {cohort_size} clients of {serve.EXAMPLES} examples, {dim} weights"
+    title = f"{title}: {cohort_size} clients of {serve.USUAL.examples} examples, {dim} weights"
     yield compared(title, "clients", cases, rounds)
 
 

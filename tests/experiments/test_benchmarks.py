@@ -122,15 +122,28 @@ def test_all_stored_rows_are_read_by_their_command(arguments, name, capsys):
 def test_the_smallest_run_on_a_device_checks_and_measures_and_prints_its_table(tmp_path):
   path = tmp_path / "found.jsonl"
   command = ["accelerators", "accelerator"]
-  printed = ran(*command, "--smallest", f"--json={path}")
+  printed = ran(*command, "--smallest", f"--json={path}", f"--done={path}")
   rows = harness.read(path)
   checks = [row for row in rows if row["part"] == "checks"]
   assert len(checks) == 8
   assert all(row["holds"] and row["error"] <= row["most"] for row in checks)
-  timed = [row for row in rows if row["part"] != "checks"]
-  assert {row["part"] for row in timed} == {"draws", "PrivUnit", "cohorts"}
+  timed = [row for row in rows if row["part"] not in ("checks", "pieces")]
+  assert {row["part"] for row in timed} == {
+    "draws", "PrivUnit", "cohorts", "adapters", "published LSTM",
+  }  # fmt: skip
   assert all(row["rate"] > 0 and row["machine"]["devices"] for row in timed)
   assert ran(*command, f"--table={path}").strip() in printed
+  assert [row["case"] for row in rows if row["part"] == "pieces"][:2] == [
+    "checks", "ghost norms, LSTM",
+  ]  # fmt: skip
+  # Cut off within its last piece, a run does that one again, and no other.
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text("".join(lines[:-2]))
+  ran(*command, "--smallest", f"--json={path}", f"--done={path}")
+  assert [row["case"] for row in harness.read(path)[len(lines) - 2 :]] == [
+    "published LSTM, a plain step", "published LSTM, a round at user level", "published LSTM",
+  ]  # fmt: skip
+  assert "pieces are left" in ran(*command, "--smallest", "--minutes=0")
 
 
 @pytest.mark.slow

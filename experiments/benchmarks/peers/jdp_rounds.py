@@ -24,6 +24,7 @@ from jdp.federated import (
   example_gradient,
   federated_averaging,
   gradient_step,
+  local_sgd,
   replicate,
   train,
   use_all_cores,
@@ -31,8 +32,6 @@ from jdp.federated import (
 from jdp.federated.engine.rounds import block
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 
-# Clients of a round, and of all.
-_SIZES = {"federated": (serve.COHORT, serve.USERS), "example": (serve.BATCH, 4 * serve.BATCH)}
 _ROUNDS = {"federated": 4, "example": 10}
 # What `train` does once, before its first round, should count little.
 _TRAINED_ROUNDS = {
@@ -59,13 +58,19 @@ def main() -> None:
 
 
 def model_of(name: str) -> models.Model:
-  """One of the benchmark's three models."""
-  build: Any = {
-    "logistic": models.logistic_regression,
-    "mlp": lambda shape, _: models.from_flax(networks.NETWORKS["mlp"], shape),
-    "cnn": models.small_cnn,
-  }[name]
-  return build(serve.SHAPE, serve.CLASSES)
+  """One of the benchmarks' models: the library's own, or else that of `networks`."""
+  shape = serve.cohort_of(name).shape
+  own = {"logistic": models.logistic_regression, "cnn": models.small_cnn}
+  if name in own:
+    return own[name](shape, serve.CLASSES)
+  return models.from_flax(networks.NETWORKS[name], shape)
+
+
+def _sizes(task: str) -> tuple[int, int]:
+  """Clients of a round, and of all."""
+  if task == "example":
+    return serve.BATCH, 4 * serve.BATCH
+  return serve.USUAL.size, serve.USUAL.users
 
 
 def _block(task: str, model: models.Model, layout: str) -> serve.Case:
@@ -75,7 +80,7 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
   options: dict[str, Any] = {"mesh": mesh, "ghost_norms": ghost == "1"}
   if chunk_size:
     options["chunk_size"] = int(chunk_size)
-  size, population = _SIZES[task]
+  size, population = _sizes(task)
   made = algorithm(task, models.cross_entropy(model), options, size=size, population=population)
   keys = random.secure_key(), random.secure_key()
   state = made.init(model.init(jax.random.key(2)))
@@ -91,7 +96,7 @@ def _block(task: str, model: models.Model, layout: str) -> serve.Case:
 
 def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   """A call of `train`."""
-  size, population = _SIZES[task]
+  size, population = _sizes(task)
   made = algorithm(task, models.cross_entropy(model), {}, size=size, population=population)
   params, clients = model.init(jax.random.key(2)), clients_of(task, population)
 
@@ -101,24 +106,33 @@ def _training(task: str, model: models.Model, num_rounds: int) -> serve.Case:
   return serve.Case(run, num_rounds * size)
 
 
-def clients_of(task: str, population: int) -> data.Examples:
+def clients_of(task: str, population: int, cohort: serve.Cohort = serve.USUAL) -> data.Examples:
   """Users of several examples, or single examples."""
   if task == "example":
     return data.examples(*serve.images(population))
-  clients = data.examples(*serve.images(population * serve.EXAMPLES))
-  return jax.tree.map(lambda x: x.reshape(population, serve.EXAMPLES, *x.shape[1:]), clients)
+  clients = data.examples(*serve.images(population * cohort.examples, cohort.shape))
+  return jax.tree.map(lambda x: x.reshape(population, cohort.examples, *x.shape[1:]), clients)
 
 
 def algorithm(
-  task: str, loss: models.Loss, options: Mapping[str, Any], *, size: int, population: int
+  task: str,
+  loss: models.Loss,
+  options: Mapping[str, Any],
+  *,
+  size: int,
+  population: int,
+  cohort: serve.Cohort = serve.USUAL,
 ) -> FederatedAlgorithm:
   """The procedure, whose rounds have so many of the clients."""
   average = fixed_denominator(
-    flat_clipping(serve.CLIP_NORM), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
+    flat_clipping(cohort.clip_norm), serve.NOISE_MULTIPLIER / 2, size, relation="replace_one"
   )
   step: Any
   if task == "example":
     step, unit, rate = example_gradient(loss), "example", serve.LEARNING_RATE
+  elif cohort.examples > cohort.batch:
+    step = local_sgd(loss, serve.LEARNING_RATE, batch_size=cohort.batch)
+    unit, rate = "user", 1.0
   else:
     step, unit, rate = gradient_step(loss, serve.LEARNING_RATE), "user", 1.0
   return federated_averaging(

@@ -45,31 +45,30 @@ class _Classifier(torch.nn.Module):
 def main() -> None:
   """Serves `_ROUNDS` rounds of a cohort."""
   device = get_default_device()  # where pfl-research puts the model
+  cohort = serve.cohort_of(sys.argv[2])
+  by_user = cohort.users, cohort.examples
   inputs, labels = (
-    torch.tensor(x, device=device) for x in serve.images(serve.USERS * serve.EXAMPLES)
+    torch.tensor(x.reshape(*by_user, *x.shape[1:]), device=device)
+    for x in serve.images(cohort.users * cohort.examples, cohort.shape)
   )
-  users = zip(
-    inputs.reshape(serve.USERS, serve.EXAMPLES, *serve.SHAPE),
-    labels.reshape(serve.USERS, serve.EXAMPLES),
-    strict=True,
-  )
+  users = zip(inputs, labels, strict=True)
   datasets = {number: Dataset(tuple(user)) for number, user in enumerate(users)}
   data = FederatedDataset(datasets.__getitem__, get_user_sampler("random", list(datasets)))
   mechanism = CentrallyAppliedPrivacyMechanism(
-    GaussianMechanism(serve.CLIP_NORM, serve.NOISE_MULTIPLIER)
+    GaussianMechanism(cohort.clip_norm, serve.NOISE_MULTIPLIER)
   )
   backend = SimulatedBackend(data, data, postprocessors=[mechanism])
   network = _Classifier(MODELS[sys.argv[2]]())
   model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
-  algorithm_params = NNAlgorithmParams(_ROUNDS, 10**6, serve.COHORT, 1)
-  train = NNTrainHyperParams(serve.EXAMPLES, 1, serve.LEARNING_RATE)
+  algorithm_params = NNAlgorithmParams(_ROUNDS, 10**6, cohort.size, 1)
+  train = NNTrainHyperParams(cohort.batch, 1, serve.LEARNING_RATE)
 
   def run():
     FederatedAveraging().run(
-      algorithm_params, backend, model, train, NNEvalHyperParams(serve.EXAMPLES)
+      algorithm_params, backend, model, train, NNEvalHyperParams(cohort.examples)
     )
 
-  serve.serve(run, _ROUNDS * serve.COHORT)
+  serve.serve(run, _ROUNDS * cohort.size)
 
 
 if __name__ == "__main__":

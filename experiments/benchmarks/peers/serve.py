@@ -7,15 +7,46 @@ from typing import NamedTuple
 
 import numpy as np
 
-SHAPE, CLASSES, USERS, EXAMPLES, COHORT, BATCH = (28, 28), 10, 1000, 10, 500, 256
+SHAPE, CLASSES, BATCH = (28, 28), 10, 256
 _TURN = 0.2
 LEARNING_RATE, CLIP_NORM, NOISE_MULTIPLIER = 0.1, 1.0, 1.0
 
 
-def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+class Cohort(NamedTuple):
+  """The users of federated averaging.
+
+  Attributes:
+    shape: of an image.
+    users: how many there are.
+    examples: of each user, who trains on all of them once.
+    size: users of a round.
+    batch: examples of a local step.
+    clip_norm: of a user's update.
+  """
+
+  shape: tuple[int, ...] = SHAPE
+  users: int = 1000
+  examples: int = 10
+  size: int = 500
+  batch: int = 10
+  clip_norm: float = CLIP_NORM
+
+
+USUAL = Cohort()
+
+
+def cohort_of(model: str) -> Cohort:
+  """The users who train a model; of `cifar10` those of pfl-research's own benchmark.
+
+  These are the sizes of its `benchmarks/image_classification/configs/baseline.yaml`.
+  """
+  return Cohort((32, 32, 3), 1000, 50, 50, 10, 0.4) if model == "cifar10" else USUAL
+
+
+def images(count: int, shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.ndarray]:
   """The same random images and labels for every library."""
   rng = np.random.default_rng(0)
-  return rng.random((count, *SHAPE), np.float32), rng.integers(0, CLASSES, count)
+  return rng.random((count, *shape), np.float32), rng.integers(0, CLASSES, count)
 
 
 class Case(NamedTuple):
