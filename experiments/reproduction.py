@@ -209,9 +209,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "The tutorial's second row",
       "ε 3.01, 96.6 %",
       "general_approach/tutorial_2",
-      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}; all "
-      f"rounds, not run: ε {{{_TUTORIAL} > all rounds, not run > ε by moments}}",
-      "20 of 60 epochs, one run",
+      f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
+      "whole",
     ),
   ),
   "1710.06963": (
