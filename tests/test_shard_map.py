@@ -19,7 +19,7 @@ from jdp.mechanisms import registry as mechanisms
 from jdp.queries import gaussian_sum
 from jdp.queries import registry as queries
 from jdp.sampling import Sampler, poisson
-from tests.faults.valid_calls import BY_NAME, public_functions, valid_arguments
+from tests.faults.calls.valid_calls import BY_NAME, public_functions, valid_arguments
 
 DEVICES = 2
 SAMPLERS = {

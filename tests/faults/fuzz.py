@@ -28,7 +28,8 @@ def main():
   parser.add_argument("--record", action="store_true", help="Write the figures that docs show.")
   options = parser.parse_args()
   resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
-  from tests.faults import api_calls, flag_values, results
+  from tests.faults import results
+  from tests.faults.calls import api_calls, flag_values
 
   failed = False
   rows = {"calls": "arguments", "flags": "flag values"}

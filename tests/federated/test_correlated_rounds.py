@@ -26,7 +26,7 @@ from jdp.federated import (
   train,
 )
 from jdp.random import seeded_key
-from tests.helpers import two_process_scripts, two_processes_correlated
+from tests.helpers.processes import two_process_scripts, two_processes_correlated
 
 DELTA, ROUNDS, USERS = 1e-4, 9, 24
 CLIENTS = np.linspace(-1, 1, USERS * 3, dtype=np.float32).reshape(USERS, 3)

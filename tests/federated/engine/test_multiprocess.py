@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from jdp.federated import client_mesh, replicate
-from tests.helpers import two_process_scripts
-from tests.helpers.two_processes import train
+from tests.helpers.processes import two_process_scripts
+from tests.helpers.processes.two_processes import train
 
 ROOT = pathlib.Path(__file__).parents[3]
-SCRIPTS = ROOT / "tests" / "helpers"
+SCRIPTS = ROOT / "tests" / "helpers" / "processes"
 
 
 @pytest.mark.slow

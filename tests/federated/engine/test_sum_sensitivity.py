@@ -106,7 +106,7 @@ def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_si
 def test_no_record_moves_a_sum_over_eight_devices_by_more_than_its_bound():
   """In a process of its own, as this one has four; plain float32 sums move by up to 1.003."""
   root, chunk_sizes = pathlib.Path(__file__).parents[3], ["1", "16", "64"]
-  script = root / "tests" / "helpers" / "eight_devices.py"
+  script = root / "tests" / "helpers" / "processes" / "eight_devices.py"
   environment = os.environ | {
     "PYTHONPATH": str(root),
     "JAX_PLATFORMS": "cpu",

@@ -27,7 +27,7 @@ from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.federated.runs import cohort_reading
 from jdp.matrix_factorization import banded_toeplitz
 from jdp.sampling import Sample
-from tests.helpers import two_process_scripts, two_processes_source
+from tests.helpers.processes import two_process_scripts, two_processes_source
 
 USERS, ROUNDS, DELTA = 30, 7, 1e-3
 _rng = np.random.default_rng(0)

@@ -6,8 +6,8 @@ import pytest
 
 from jdp.federated.runs import shared_records
 from jdp.ledger import load_file
-from tests.helpers import two_process_scripts
-from tests.helpers.two_processes_train import NUM_ROUNDS
+from tests.helpers.processes import two_process_scripts
+from tests.helpers.processes.two_processes_train import NUM_ROUNDS
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from jdp import guarantees
-from tests.faults import api_calls, flag_values
-from tests.faults.valid_calls import BY_FUNCTION, EXCLUDED, public_functions, valid_arguments
+from tests.faults.calls import api_calls, flag_values
+from tests.faults.calls.valid_calls import BY_FUNCTION, EXCLUDED, public_functions, valid_arguments
 
 # Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
 FOUND = (

@@ -13,7 +13,7 @@ from absl import flags
 
 from experiments.runner import launch, options
 from experiments.runner.launch import Experiment, Location
-from tests.faults.api_calls import PATIENCE, Hang, patience
+from tests.faults.calls.api_calls import PATIENCE, Hang, patience
 
 NAMES = (
   "accounting",

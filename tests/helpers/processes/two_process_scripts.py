@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def start(script, output, *, devices):
@@ -19,7 +19,13 @@ def start(script, output, *, devices):
     port = listener.getsockname()[1]
   return [
     subprocess.Popen(
-      [sys.executable, ROOT / "tests" / "helpers" / script, str(port), str(number), output],
+      [
+        sys.executable,
+        ROOT / "tests" / "helpers" / "processes" / script,
+        str(port),
+        str(number),
+        output,
+      ],
       cwd=ROOT,
       env={
         **os.environ,

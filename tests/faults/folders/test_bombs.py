@@ -6,7 +6,7 @@ import sys
 
 
 def test_no_file_takes_a_hundred_megabytes_or_is_waited_for():
-  command = [sys.executable, "-m", "tests.helpers.file_bombs"]
+  command = [sys.executable, "-m", "tests.faults.folders.file_bombs"]
   found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
   assert len(found["outcomes"]) > 30
   wrong = {

@@ -11,7 +11,7 @@ from jdp.conformance import unaudited
 from jdp.events import EventBase, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load
-from tests.accounting.test_pairings import QUERIES, SAMPLINGS, UNPROTECTED
+from tests.accounting.events.test_pairings import QUERIES, SAMPLINGS, UNPROTECTED
 
 pytestmark = pytest.mark.usefixtures("undone")
 INHERITED = {field.name for field in dataclasses.fields(EventBase)}

@@ -24,7 +24,7 @@ import numpy as np
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.ledger import Ledger
-from tests.faults.valid_calls import (
+from tests.faults.calls.valid_calls import (
   public_functions,
   replaceable,
   takes_function,
