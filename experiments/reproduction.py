@@ -355,7 +355,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "draw_and_discard/phishing",
       "{Results > k = 20, ε = 10 > test accuracy} at ε = 10, "
       "{Results > k = 20 > test accuracy} without noise",
-      "10⁶ of 10⁹ updates, public URLs",
+      "10⁷ of 10⁹ updates, public URLs",
     ),
   ),
   "client dropout": (
