@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from jdp.federated.runs.whole_files import write
 
 FOLDER = pathlib.Path(__file__).parent / "results"
-TIMES = pathlib.Path(__file__).parents[2] / "experiments/benchmarks/results/ledgers.jsonl"
 TABLES = {
   "kills": (
     "experiment",
@@ -60,17 +59,6 @@ def table(name: str) -> str:
   return _markdown(lines)
 
 
-def times() -> str:
-  """The table of what the benchmark of ledgers measured; of equal titles the last one."""
-  rows = {row["title"]: row for row in map(json.loads, TIMES.read_text().splitlines())}
-  lines = [["what is timed", "processor", "memory"], ["---"] * 3]
-  for title, row in rows.items():
-    seconds = row["cpu_seconds"]
-    taken = f"{seconds:.2g} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
-    lines.append([title, taken, f"{row['gigabytes']:.2f} GB" if "gigabytes" in row else ""])
-  return _markdown(lines)
-
-
 def _markdown(lines: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -83,4 +71,3 @@ def _read(name: str) -> dict[str, dict[str, dict[str, int]]]:
 if __name__ == "__main__":
   for name in TABLES:
     print(f"{table(name)}\n")
-  print(times())

@@ -23,10 +23,6 @@ def test_the_page_shows_the_figures_that_were_written(name):
   assert results.table(name) in PAGE.read_text()
 
 
-def test_the_page_shows_the_times_that_were_written():
-  assert results.times() in PAGE.read_text()
-
-
 def test_kills_came_in_every_phase_and_the_page_says_how_many_there_were():
   counts = sum((results.total("kills", name) for name in EXPERIMENTS), collections.Counter())
   assert f"{counts['kills']} kills in {counts['trials']} trials" in PAGE.read_text()
