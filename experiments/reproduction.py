@@ -330,7 +330,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "{Results > k = 20, η = 0.1 - B = 20, η = 0.3 > test_accuracy}; less B = 100: "
       "{Results > k = 20, η = 0.1 - B = 100, η = 1 > test_accuracy}; less B = 400: "
       "{Results > k = 20, η = 0.1 - B = 400, η = 1 > test_accuracy}",
-      "50,000 training images",
+      "five sixths of the training images",
     ),
     Claim(
       "Figure 2, third column: a large ε costs little",
