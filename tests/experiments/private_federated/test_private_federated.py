@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import logging
 import math
 import os
 import pathlib
@@ -27,6 +26,7 @@ from experiments.runner.runs import sweep
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.guarantees import ApproxDP
+from tests.helpers.compilations import compilations
 
 ROOT = pathlib.Path(__file__).parents[3]
 EXPERIMENT = private_federated.EXPERIMENT
@@ -61,27 +61,13 @@ def run(path, *, resume=False, **given):
   return Finished(path, out.getvalue(), err.getvalue(), [])
 
 
-class Compilations(logging.Handler):
-  def __init__(self):
-    super().__init__()
-    self.messages = []
-
-  def emit(self, record):
-    if match := re.match(r"Finished XLA compilation of (\S+)", record.getMessage()):
-      self.messages.append(match[1])
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   """A run of three settings, twice each."""
-  handler, logger = Compilations(), logging.getLogger("jax._src.dispatch")
-  logger.addHandler(handler)
-  jax.config.update("jax_log_compiles", True)
   path = tmp_path_factory.mktemp("private_federated") / "run"
-  result = run(path, epsilon_directions=(8.0,), seeds=2, **TINY)
-  jax.config.update("jax_log_compiles", False)
-  logger.removeHandler(handler)
-  return result._replace(compilations=handler.messages)
+  with compilations() as names:
+    result = run(path, epsilon_directions=(8.0,), seeds=2, **TINY)
+  return result._replace(compilations=names)
 
 
 def results(path):
