@@ -11,6 +11,7 @@ from jdp._arguments import checked
 from jdp.events import Event
 from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.federated.engine.rounds import ServerState
+from jdp.federated.engine.shared_programs import shared
 
 PyTree = Any
 EarlyStop = Callable[[Sequence[Mapping[str, Any]]], bool]
@@ -76,7 +77,7 @@ def events_of_next_rounds(
     state: after the last round.
     clients: what the step takes, for each of the rounds.
   """
-  advance = jax.jit(_without_model(step))
+  advance = shared(_without_model(step))
   events = []
   for data in clients:
     state, released = advance(*keys, state, data)

@@ -16,6 +16,7 @@ from jdp._arguments import Arrays, checked
 from jdp.events import Event, GaussianSum
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
+from jdp.federated.engine.shared_programs import shared
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import average, gaussian_sum
@@ -190,7 +191,7 @@ def noised_averages(
     relation=relation,
     unit=unit,
   )
-  compiled = jax.jit(algorithm.round)
+  compiled = shared(algorithm.round)
 
   def release(keys, params, clients):
     state, events, _ = compiled(*keys, algorithm.init(params), clients)

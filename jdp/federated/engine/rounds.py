@@ -29,6 +29,7 @@ from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import default_chunk_size, unrounded_cohort_sum
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.sharded import one_client
+from jdp.federated.engine.shared_programs import shared
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import unstack
 from jdp.numerics.compensated import rounded
@@ -260,18 +261,20 @@ def block(
   return run
 
 
-@functools.lru_cache(maxsize=8)  # The runs of a sweep over seeds are compiled once.
+@functools.lru_cache(maxsize=8)  # The runs of a sweep over seeds are traced once.
 def block_of_at_most(
   round_fn: Callable[..., Any], most: int
 ) -> Callable[..., tuple[ServerState, Any, Any]]:
   """`block` for any number of rounds up to `most`, compiled as one program for all of them.
+
+  Rounds that differ in numbers alone share it too (`engine.shared_programs`).
 
   The function is (noise_key, data_key, state, clients, num_rounds) -> (state, events, diagnostics).
   The first `num_rounds` rows of events and diagnostics are those of the rounds. The others are
   zeros, and no events.
   """
 
-  @jax.jit
+  @shared
   def several_rounds(noise_key, data_key, state, clients, num_rounds):
     structure = None
 

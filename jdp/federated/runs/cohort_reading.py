@@ -20,13 +20,14 @@ from jdp.data.sources.source_users import SourceUsers
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.engine.sharded import AXIS
+from jdp.federated.engine.shared_programs import shared
 from jdp.sampling import Sample
 
 PyTree = Any
 Share = tuple[Examples, np.ndarray, tuple[np.ndarray, ...]]
 Reading = concurrent.futures.Future[list[Share]]
 _PATIENCE = 10.0  # seconds of waiting, before anything is said of it
-_compiled = lru_cache(maxsize=8)(jax.jit)  # The runs of a sweep over seeds draw by one program.
+_compiled = lru_cache(maxsize=8)(shared)  # The runs of a sweep over seeds are traced once.
 
 
 def shapes_of(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> PyTree:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shutil
+from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +30,11 @@ from experiments.runner.reports import plots
 from experiments.runner.reports.tables import epsilon
 from jdp import accounting, data, ledger
 from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
+from jdp.federated.engine import shared_programs
 from jdp.guarantees import Unit, rounded_up
 from jdp.models import load_params
 from tests.helpers import statistical
+from tests.helpers.compilations import compilations
 
 EXPERIMENT = dp_fedavg.EXPERIMENT
 TINY = {
@@ -611,3 +614,11 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
   with pytest.raises((ValueError, FileNotFoundError), match=message):
     run(tmp_path / "run", **{**ONCE, **given})
   assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_other_noise_share_their_rounds(tmp_path, monkeypatch):
+  monkeypatch.setattr(shared_programs, "_programs", OrderedDict())
+  varied = {"runs": ("private",), "vary": ("noise_multiplier=1.2,1.3,1.4",)}
+  with compilations() as names:
+    run(tmp_path / "run", **{**ONCE, **varied})
+  assert sum("several_rounds" in name for name in names) == 1
