@@ -118,7 +118,8 @@ def data_name(options: Any) -> str:
 def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
   """The training examples alone, about a share of which take the test's place.
 
-  Each example, or each user, is held out by a coin of its own. Nobody else's depends on it.
+  Each user is held out by a coin of its own, on which nobody else's depends. So is each example, if
+  users are not asked for: it is known by its place among the training examples.
 
   >>> chosen = held_out(data.digits(), 0.25, 0, by_user=False)
   >>> len(data.digits().train.labels), len(chosen.train.labels), len(chosen.test.labels)
