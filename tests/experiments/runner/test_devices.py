@@ -51,7 +51,7 @@ def kill(self, progress):
 training._ProgressReporter.__call__ = kill
 launch(EXPERIMENT)
 """
-# Fails when it evaluates the model of round 4, by itself and not by what the others do.
+# Fails when it evaluates the model of so many calls, by itself and not by what the others do.
 FAILING = """
 import os, signal
 from experiments.dp_fedavg.__main__ import EXPERIMENT
@@ -65,7 +65,7 @@ def failing(run, *rest):
 
   def evaluate(params):
     calls.append(params)
-    if len(calls) == 3:
+    if len(calls) == {call}:
       {failure}
     return run.evaluate(params)
 
@@ -73,6 +73,12 @@ def failing(run, *rest):
 
 sweep.train_run = failing
 launch(EXPERIMENT)
+"""
+JOINING = """
+import jax
+from experiments.runner import processes
+processes.join(None, None, None, distributed=True)
+print(jax.process_index(), "of", jax.process_count())
 """
 KILL, RAISE = "os.kill(os.getpid(), signal.SIGKILL)", "raise KeyError('of this process')"
 BINARY = ("-m", "experiments.dp_fedavg")
@@ -84,7 +90,7 @@ def start(folder, *flags, devices=1, program=BINARY, cluster=None):
     **(cluster or {}),
     "PYTHONPATH": str(ROOT),
     "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}",
   }
   environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder.parent / "cache"))
   return subprocess.Popen(
@@ -120,13 +126,9 @@ def free_port():
   pytest.fail("All ports are taken.")
 
 
-def by_flags(port, number):
-  return (f"--coordinator=localhost:{port}", "--num_processes=2", f"--process_id={number}"), {}
-
-
 def by_slurm(port, number):
   """The variables that srun sets. JAX makes the port of the job's number."""
-  variables = {
+  return {
     "SLURM_JOB_ID": str(port - FIRST_PORT),
     "SLURM_STEP_NODELIST": "localhost",
     "SLURM_STEP_NUM_NODES": "1",
@@ -134,32 +136,29 @@ def by_slurm(port, number):
     "SLURM_PROCID": str(number),
     "SLURM_LOCALID": str(number),
   }
-  return ("--distributed",), variables
 
 
 def by_open_mpi(port, number):
   """The variables that mpirun sets, up to Open MPI 4."""
-  variables = {
+  return {
     "OMPI_MCA_orte_hnp_uri": f"{(port - FIRST_PORT) * 2**12}.0;tcp://127.0.0.1:34911",
     "OMPI_COMM_WORLD_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": str(number),
     "OMPI_COMM_WORLD_LOCAL_RANK": str(number),
   }
-  return ("--distributed",), variables
 
 
-def start_two(folder, *flags, of_second=(), programs=(BINARY, BINARY), described=by_flags):
+def start_two(folder, *flags, of_second=(), programs=(BINARY, BINARY)):
   """Starts two processes that run an experiment together."""
-  port, started = free_port(), []
+  together, started = (f"--coordinator=localhost:{free_port()}", "--num_processes=2"), []
   for number, own in enumerate(((), of_second)):
-    place, cluster = described(port, number)
-    given = (*flags, *place, *own)
-    started.append(start(folder, *given, program=programs[number], cluster=cluster))
+    given = (*flags, *together, f"--process_id={number}", *own)
+    started.append(start(folder, *given, program=programs[number]))
   return started
 
 
-def two_processes(folder, *flags, described=by_flags):
-  finish(*start_two(folder, *flags, described=described))
+def two_processes(folder, *flags):
+  finish(*start_two(folder, *flags))
 
 
 def left(folder, part="private"):
@@ -189,14 +188,23 @@ def test_eight_devices_compute_the_same_bits(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("described", [by_flags, by_slurm, by_open_mpi])
-def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path, described):
-  two_processes(tmp_path / "run", *SEEDED, described=described)
+def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
+  two_processes(tmp_path / "run", *SEEDED)
   assert left(tmp_path / "run") == left(whole)
   assert said_of_devices(tmp_path / "run") == ["- devices: 2 of 2 processes"]
   names = {path.name for path in whole.iterdir()}
   assert {path.name for path in (tmp_path / "run").iterdir()} == names
   assert not (tmp_path / "run.secret").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", [by_slurm, by_open_mpi])
+def test_a_cluster_says_which_processes_there_are(tmp_path, variables):
+  port = free_port()
+  started = [
+    start(tmp_path, program=("-c", JOINING), cluster=variables(port, number)) for number in (0, 1)
+  ]
+  assert [process.communicate(timeout=300)[0] for process in started] == ["0 of 2\n", "1 of 2\n"]
 
 
 @pytest.mark.slow
@@ -227,21 +235,22 @@ def test_a_process_that_no_cluster_began_is_told_so(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("victim", "failure"), [(0, KILL), (1, KILL), (1, RAISE)], ids=["first", "second", "error"]
-)
-def test_the_failure_of_one_process_ends_both_and_the_run_goes_on(whole, tmp_path, victim, failure):
-  programs = [BINARY, BINARY]
-  programs[victim] = ("-c", FAILING.format(failure=failure))
-  started = start_two(tmp_path / "run", *SEEDED, programs=programs)
-  failed, other = started[victim], started[1 - victim]
-  said, _ = failed.communicate(timeout=300)
-  assert failed.returncode == (-signal.SIGKILL if failure is KILL else 1), said
-  assert ("KeyError: 'of this process'" in said) == (failure is RAISE)
-  text, _ = other.communicate(timeout=30)  # Without being told it would wait for 300 seconds.
-  assert other.returncode != 0
-  # The end of the first is seen by JAX too, which may be faster.
-  assert re.search("got the end or the silence of one|another task died", text), text
+def test_the_failure_of_one_process_ends_both_and_the_run_goes_on(whole, tmp_path):
+  """The first is killed and the second; then the second fails; then the run comes to its end."""
+  flags, call = SEEDED, 3
+  for victim, failure in ((0, KILL), (1, KILL), (1, RAISE)):
+    programs = [BINARY, BINARY]
+    programs[victim] = ("-c", FAILING.format(failure=failure, call=call))
+    started = start_two(tmp_path / "run", *flags, programs=programs)
+    failed, other = started[victim], started[1 - victim]
+    said, _ = failed.communicate(timeout=300)
+    assert failed.returncode == (-signal.SIGKILL if failure is KILL else 1), said
+    assert ("KeyError: 'of this process'" in said) == (failure is RAISE)
+    text, _ = other.communicate(timeout=30)  # Without being told it would wait for 300 seconds.
+    assert other.returncode != 0
+    # The end of the first is seen by JAX too, which may be faster.
+    assert re.search("got the end or the silence of one|another task died", text), text
+    flags, call = ("--resume",), 1
   two_processes(tmp_path / "run", "--resume")
   assert left(tmp_path / "run") == left(whole)
 
