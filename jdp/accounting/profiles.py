@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import optimize
 
 from jdp.accounting.composition import Composition
 from jdp.accounting.families import Family
@@ -209,12 +210,21 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
     own = float(np.minimum(1.0, profile.delta(epsilon) + surcharge(epsilon)))
     if surcharge(epsilon) < _CLOSE * own:
       return own
-    # A guarantee at a smaller epsilon holds here too, and its surcharge is smaller. So bisect for
-    # the least delta that some epsilon up to this one reaches.
-    low, high = math.log(overflow), math.log(own)
+    # A guarantee at a smaller epsilon holds here too, and its surcharge is smaller. Exact deltas
+    # are convex in e^epsilon, and so are the sums that a search finds the least of.
+    found = optimize.minimize_scalar(
+      lambda smaller: profile.delta(smaller) + surcharge(smaller),
+      bounds=(0.0, min(epsilon, max(0.0, -math.log(overflow)))),
+      method="bounded",
+      options={"xatol": _CLOSE},
+    )
+    low, high = math.log(overflow), math.log(np.minimum(own, found.fun))
+    middle = high - _CLOSE / 2
+    # Bounds on deltas need not be convex. So bisect for the least delta that some epsilon up to
+    # this one reaches, if it is not what was found.
     while high - low > _CLOSE:
-      middle = (low + high) / 2
       low, high = (low, middle) if smallest_epsilon(math.exp(middle)) <= epsilon else (middle, high)
+      middle = (low + high) / 2
     return math.exp(high)
 
   return PrivacyProfile(smallest_epsilon, smallest_delta)
