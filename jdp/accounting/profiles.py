@@ -211,7 +211,7 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
     if surcharge(epsilon) < _CLOSE * own:
       return own
     # A guarantee at a smaller epsilon holds here too, and its surcharge is smaller. Exact deltas
-    # are convex in e^epsilon, and so are the sums that a search finds the least of.
+    # are convex in e^epsilon and surcharges are linear in it, so a search finds the least sum.
     found = optimize.minimize_scalar(
       lambda smaller: profile.delta(smaller) + surcharge(smaller),
       bounds=(0.0, min(epsilon, max(0.0, -math.log(overflow)))),
