@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from jdp.accounting.composition import Composition
 from jdp.accounting.families import Family
@@ -212,7 +212,7 @@ def with_overflow(profile: PrivacyProfile, overflow: float) -> PrivacyProfile:
       return own
     # A guarantee at a smaller epsilon holds here too, and its surcharge is smaller. Exact deltas
     # are convex in e^epsilon and surcharges are linear in it, so a search finds the least sum.
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
       lambda smaller: profile.delta(smaller) + surcharge(smaller),
       bounds=(0.0, min(epsilon, max(0.0, -math.log(overflow)))),
       method="bounded",
