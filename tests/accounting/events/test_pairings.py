@@ -2,6 +2,7 @@
 names what works.
 """
 
+import functools
 import itertools
 import math
 import typing
@@ -148,6 +149,7 @@ def response_law(epsilon):
   return np.array([high, 1 - high]), np.array([1 - high, high])
 
 
+@functools.cache
 def laws(query, relation):
   """Output distributions that neighbours can have: record in the sample, record of the other side,
   record not in the sample.
