@@ -24,20 +24,21 @@ from jdp.audits.one_run import OneRunAudit
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger
+from tests.experiments.client_dropout import test_client_dropout_experiment
+from tests.experiments.correlated_noise import test_correlated_noise_experiment
+from tests.experiments.dp_fedavg import test_dp_fedavg
+from tests.experiments.draw_and_discard import test_draw_and_discard_experiment
+from tests.experiments.general_approach import test_general_approach
+from tests.experiments.private_federated import test_private_federated
 
 EPSILON, PROVED, DELTA = 22 / 3, 23 / 3, 22e-6 / 3
 TOO_SMALL, TOO_LARGE = (
   re.compile(rf"(?<![\d.]){digits}(?!\d)\S*") for digits in (r"7\.3{1,14}", r"7\.6*7|8\.0*")
 )
 ACCURACY = re.compile(r"[\d.]+ %( ± [\d.]+)?")  # is measured, and may be 7.3 %
-TRAINING = {"num_rounds": 2, "eval_every": 1, "noise_seed": 3}
-FEDERATED = {
-  **TRAINING,
-  "cohort_size": 20,
-  "examples_per_user": 10,
-  "noise_multiplier": EPSILON,
-  "delta": DELTA,
-}
+# Runs have the shapes of each experiment's own tests, which compile their programs.
+PRINTED = {"noise_seed": 3, "delta": DELTA}
+FEDERATED = {**PRINTED, "noise_multiplier": EPSILON}
 RUNS = {
   "accounting plan": {"task": "plan", "rounds": (10,), "delta": DELTA},
   "accounting calibrate": {
@@ -65,28 +66,28 @@ RUNS = {
     **{"examples_per_user": 10, "delta": DELTA},
   },
   "client_dropout": {
-    **{
-      **TRAINING,
-      "examples_per_user": 20,
-      "local_batch_size": 20,
-      "target_epsilon": 2.0,
-      "delta": DELTA,
-    },
-    **{"schemes": ("integers",), "dropouts": (0.3,)},
+    **test_client_dropout_experiment.TINY,
+    **PRINTED,
+    **{"target_epsilon": 2.0, "schemes": ("integers",), "dropouts": (0.3,)},
   },
-  "correlated_noise": {**FEDERATED, "runs": ("tree", "banded"), "bands": 2},
+  "correlated_noise": {
+    **test_correlated_noise_experiment.TINY,
+    **FEDERATED,
+    "target_epsilon": None,
+    "runs": ("tree", "banded"),
+  },
   "dp_fedavg": {
+    **test_dp_fedavg.TINY,
     **FEDERATED,
     "runs": ("private", "dp_sgd"),
     "noise_cohort_size": 2000,
     "noise_population": 100_000,
   },
   "draw_and_discard": {
-    **TRAINING,
-    "instances": (4,),
+    **test_draw_and_discard_experiment.TINY,
+    **PRINTED,
+    "batch_sizes": (),
     "epsilons": (EPSILON,),
-    "noisy_instances": 3,
-    "delta": DELTA,
   },
   "draw_and_discard spam": {
     "task": "spam",
@@ -94,13 +95,7 @@ RUNS = {
     "epsilons": (EPSILON,),
     "noise_seed": 3,
   },
-  "general_approach": {
-    **TRAINING,
-    "batch_size": 40,
-    "chunk_size": 4,
-    "runs": ("joint",),
-    "delta": DELTA,
-  },
+  "general_approach": {**test_general_approach.TINY, **PRINTED, "runs": ("joint",)},
   "mean_estimation": {
     **{"task": ("error", "sgd"), "sgd_steps": 20, "sgd_repetitions": 20},
     **{
@@ -113,7 +108,9 @@ RUNS = {
   },
   "mean_estimation split": {"task": ("split",), "budgets": (EPSILON,)},
   "private_federated": {
-    **{**FEDERATED, "max_epsilon": 100.0},
+    **test_private_federated.TINY,
+    **FEDERATED,
+    "max_epsilon": 100.0,
     **{"epsilon_directions": (EPSILON,), "epsilon_magnitude": EPSILON, "baselines": ("central",)},
   },
   "reconstruction": {
