@@ -87,6 +87,7 @@ def private_federated(
     _flattened(add_updates(optimizer)),
     relation=relation,
     releases=release,
+    draws_noise=mechanism is not None,
     chunk_size=chunk_size,
     mesh=mesh,
     diagnose=diagnose,

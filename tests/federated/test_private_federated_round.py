@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jdp.data import Examples
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.federated import client_mesh, gradient_step, local_sgd, private_federated, replicate
+from jdp.federated.engine.cohort import default_chunk_size
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.mechanisms import gaussian, priv_unit, scalar_dp, separated
@@ -338,3 +339,19 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
   statistical.assert_mean(
     moves, truth, stddev=np.sqrt(variance), catches=0.08 * np.linalg.norm(truth)
   )
+
+
+@pytest.mark.parametrize(("local", "clients"), [(False, 1), (True, 256)])
+def test_clients_who_draw_noise_are_computed_side_by_side_on_a_cpu(local, clients):
+  def program(chunk_size):
+    made = algorithm(mechanism=mechanism() if local else None, chunk_size=chunk_size)
+    keys = jax.random.key(0), jax.random.key(1)
+    text = str(jax.make_jaxpr(made.round)(*keys, made.init(PARAMS), CLIENTS))
+    return re.sub("0x[0-9a-f]+", "", text)
+
+  assert program(None) == program(clients) != program(5)
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [(0, 1), (650, 128), (7850, 16), (10**6, 1)])
+def test_a_chunk_draws_what_stays_in_caches(drawn, expected):
+  assert default_chunk_size(None, None, None, None, None, drawn) == expected

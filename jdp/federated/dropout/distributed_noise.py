@@ -174,6 +174,7 @@ def client_dropout(
     add_updates(optimizer),
     relation=Relation.ZERO_OUT,
     unit=unit,
+    draws_noise=draw_shares or not isinstance(query, DistributedSum),
     chunk_size=chunk_size,
     mesh=mesh,
     diagnose=diagnose,

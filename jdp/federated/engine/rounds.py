@@ -131,6 +131,7 @@ def rounds(
   releases: tuple[LocalRelease, ...] = (),
   send: Callable[[PyTree, PyTree], PyTree] = send_parameters,
   weight: Callable[[PyTree], jax.Array] | None = None,
+  draws_noise: bool = False,
   chunk_size: int | None = None,
   mesh: Mesh | None = None,
   diagnose: bool = False,
@@ -152,6 +153,7 @@ def rounds(
     releases: what each member of the cohort releases locally in a round.
     send: (parameters, public query state) -> what clients see of them.
     weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
+    draws_noise: whether each client draws noise for its record, a matter of speed only.
     chunk_size: see `cohort_sum`. No chunk is wider than almost all samples.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics. They break the guarantee if shown.
@@ -193,7 +195,8 @@ def rounds(
     )
     size = chunk_size
     if size is None:
-      size = default_chunk_size(summand, keys, shared, clients, mesh)
+      drawn = _size(jax.eval_shape(server.record, state.params)) if draws_noise else 0
+      size = default_chunk_size(summand, keys, shared, clients, mesh, drawn)
     total, diagnostics = unrounded_cohort_sum(
       summand, keys, shared, sample, clients, chunk_size=min(size, most_members), mesh=mesh
     )
