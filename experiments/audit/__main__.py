@@ -40,7 +40,8 @@ from experiments.audit.procedure_audits import (
 from experiments.audit.report import Local
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
-from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
+from experiments.runner.problems.image_options import ClassificationOptions
+from experiments.runner.problems.images import classification, grouped
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
@@ -189,7 +190,9 @@ def prepare(options: AuditOptions) -> Work:
     raise ValueError(
       f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}."
     )
-  problem = image_problem(options, arrange=grouped) if "central" in options.task else None
+  problem = None
+  if "central" in options.task:
+    problem = classification(options, options.data_seed, arrange=grouped)
   if problem and not options.num_guesses <= options.num_canaries <= problem.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {problem.dim}, the model's parameters, got "

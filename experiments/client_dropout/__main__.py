@@ -17,7 +17,8 @@ from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
+from experiments.runner.problems.image_options import ClassificationOptions
+from experiments.runner.problems.images import classification, grouped
 from experiments.runner.runs.sweep import Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -30,7 +31,7 @@ class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOption
 
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
-  problem = image_problem(options, arrange=grouped, precision=options.precision)
+  problem = classification(options, options.data_seed, arrange=grouped, precision=options.precision)
   if options.correlated_groups is not None:
     correlated.check(options, problem)
   plan = make_noise_plan(options, problem)

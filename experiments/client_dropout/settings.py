@@ -14,6 +14,7 @@ from experiments.runner.cohorts import layout_of
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting
 from jdp import _validate, accounting
 from jdp.events import PoissonSampling, Round, SkellamSum
@@ -244,7 +245,7 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
   for line in lines(options):
     query = query_of(options, problem, plan, line.scheme)
     for rate in options.dropouts:
-      make = partial(
+      make: Make = partial(
         client_dropout,
         local_training(options, problem),
         query,

@@ -9,25 +9,26 @@ round.
 import dataclasses
 import math
 from functools import partial
-from types import SimpleNamespace
 from typing import NamedTuple
 
 from experiments.cohort_size.report import report_sizes
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.federation import (
   Plan,
+  RoundOptions,
   UpdateOptions,
   local_update,
-  make_plan,
+  plan_of_cohorts,
   server_optimizer,
 )
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate
 from jdp.federated import private_federated
@@ -42,7 +43,7 @@ _LOCAL = {"runs": ("local",)}
 
 
 @dataclasses.dataclass(frozen=True)
-class CohortSizeOptions(TrainingOptions, UpdateOptions, ProblemOptions, ShardOptions):
+class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOptions, ShardOptions):
   """The options of this experiment."""
 
   cohort_sizes: tuple[int, ...] = option(
@@ -115,8 +116,7 @@ def prepare(options: CohortSizeOptions) -> Work:
 
 
 def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningProblem) -> Variant:
-  own = {"cohort_size": size, "participation_cap": None}
-  plan = make_plan(SimpleNamespace(**vars(options), **own), problem.num_users)
+  plan = plan_of_cohorts(options, problem.num_users, size)
   radius, mechanism, local_error = options.max_update_norm, None, 0.0
   if run == "local":
     mechanism = separated(
@@ -128,7 +128,7 @@ def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningP
   stddev = 0.0 if run == "none" else plan.noise_multiplier * radius
   sum_query = no_privacy() if run == "none" else gaussian_sum(radius, stddev)
   query = average(sum_query, plan.sampler.expected_size)
-  make = partial(
+  make: Make = partial(
     private_federated,
     local_update(options, problem.loss),
     query,

@@ -25,18 +25,20 @@ from experiments.correlated_noise.strategies import (
 from experiments.runner.cohorts import GhostNormOptions, layout_of, planned_layout
 from experiments.runner.federation import (
   FederationOptions,
+  UpdateOptions,
   central_delta,
   local_update,
   server_optimizer,
 )
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior
+from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, sampling
 from jdp.federated import FederatedAlgorithm, dp_fedavg, federated_averaging
@@ -50,7 +52,12 @@ _NONE = "none"
 
 @dataclasses.dataclass(frozen=True)
 class CorrelatedNoiseOptions(
-  TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions, GhostNormOptions
+  LearningOptions,
+  StrategyOptions,
+  FederationOptions,
+  UpdateOptions,
+  ProblemOptions,
+  GhostNormOptions,
 ):
   """The options of this experiment."""
 
@@ -102,7 +109,7 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
 def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:
   if run == _NONE:
     sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
-    make = partial(
+    make: Make = partial(
       federated_averaging,
       local_update(options, problem.loss),
       true_average(),

@@ -31,17 +31,23 @@ from experiments.dp_fedavg.averages import (
 from experiments.dp_fedavg.report import report_averaging
 from experiments.dp_fedavg.selection import SelectionOptions, paid, run_selection
 from experiments.runner.cohorts import GhostNormOptions, layout_of
-from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
+from experiments.runner.federation import (
+  PlanOptions,
+  central_delta,
+  local_update,
+  make_plan,
+  server_optimizer,
+)
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option, read_flags, resolve
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
+from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import _validate, data, sampling
 from jdp.federated import example_gradient, federated_averaging
@@ -65,7 +71,7 @@ _CONCERNED = {
 
 @dataclasses.dataclass(frozen=True)
 class DPFedAvgOptions(
-  TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions, SelectionOptions
+  PlanOptions, LearningOptions, AverageOptions, ProblemOptions, GhostNormOptions, SelectionOptions
 ):
   """The options of this experiment."""
 
@@ -193,7 +199,7 @@ def _start_warm(options: DPFedAvgOptions, path: str, problem: LearningProblem) -
       f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out."
     )
   shapes = jax.eval_shape(problem.init, jax.random.key(0))
-  start, spent = load_start(path, shapes, options)
+  start, spent = load_start(path, shapes, options, public=options.warm_start_public)
   return problem._replace(init=lambda key: start, prior=spent, complete=None)
 
 

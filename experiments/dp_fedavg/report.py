@@ -343,7 +343,7 @@ def _prior_releases(options: Any, problem: LearningProblem) -> str:
     start = "the count of the words, in `vocabulary`"
   else:
     return ""
-  return f"\n\n{describe_start(start, problem, options)}"
+  return f"\n\n{describe_start(start, problem, options, public=options.warm_start_public)}"
 
 
 def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:

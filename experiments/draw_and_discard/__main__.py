@@ -29,7 +29,8 @@ from experiments.draw_and_discard.simulations import report_simulation, spam_par
 from experiments.draw_and_discard.stream import Start, diagnosed, started
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.problems.images import DATASETS, FOLDERS, HeldOutOptions, load_dataset
+from experiments.runner.problems.image_options import DATASETS, FOLDERS, HeldOutOptions
+from experiments.runner.problems.images import load_dataset
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -261,7 +262,7 @@ def load_stream_task(options: Any) -> StreamTask:
       )
     dataset, family, outputs = phishing(options.data_dir), "logistic", 1
   else:
-    dataset, family = load_dataset(options), "multinomial"
+    dataset, family = load_dataset(options, options.data_seed), "multinomial"
     outputs = dataset.num_classes
   rng = np.random.default_rng(options.data_seed)
   users = data.partition_iid(rng, len(dataset.train.labels), options.examples_per_user)

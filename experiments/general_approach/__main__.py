@@ -31,8 +31,10 @@ from experiments.runner import processes
 from experiments.runner.cohorts import ShardOptions, layout_of
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import option
-from experiments.runner.problems.images import DatasetOptions, load_dataset
+from experiments.runner.problems.image_options import DatasetOptions
+from experiments.runner.problems.images import load_dataset
 from experiments.runner.problems.precision import in_precision
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
@@ -212,7 +214,7 @@ def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
     ValueError: if a sample or the records are larger than the data.
     FileNotFoundError: if a file is missing.
   """
-  dataset = load_dataset(options)
+  dataset = load_dataset(options, options.data_seed)
   model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
   kinds = {
     _kind(run, size): (run, size)
@@ -288,7 +290,7 @@ def _setting(
   kind = _kind(run, size)
   records = task.records[kind]
   sampler = records.sampler(policy, options.batch_size)
-  make = partial(
+  make: Make = partial(
     iterative_training,
     in_precision(task.model, options.precision),
     average(make_query(options, groups, run, sampler.expected_size), sampler.expected_size),
