@@ -9,24 +9,16 @@ It then computes the cost of each scheme at the publication's setting, for every
 beside the publication's claims.
 """
 
-import dataclasses
 from functools import partial
 
 from experiments.client_dropout import correlated
+from experiments.client_dropout.options import ClientDropoutOptions
 from experiments.client_dropout.report import report_dropout
-from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
-from experiments.runner.cohorts import CohortOptions
+from experiments.client_dropout.settings import make_noise_plan, make_settings
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.problems.image_options import ClassificationOptions
 from experiments.runner.problems.images import classification, grouped
 from experiments.runner.runs.sweep import Sweep, run_sweep
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-
-
-@dataclasses.dataclass(frozen=True)
-class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions, CohortOptions):
-  """The options of this experiment."""
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
