@@ -15,11 +15,10 @@ import itertools
 import pathlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from experiments.accounting.tables import ledger_parts, plan_part, published_parts
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
+from experiments.runner.options import needed, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.tables import table
 from jdp import _validate, accounting, ledger
@@ -83,7 +82,7 @@ def prepare(options: AccountingOptions) -> Work:
   return lambda workdir: write_report(workdir, "accounting", "Privacy accounting", make_parts())
 
 
-def _ledger(options: Any) -> Callable[[], list[Part]]:
+def _ledger(options: AccountingOptions) -> Callable[[], list[Part]]:
   if options.ledger is None:
     raise ValueError(
       "Expected --ledger=FILE with --task=ledger, got none; name a run's ledger.jsonl."
@@ -93,7 +92,7 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
       f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
     )
   file = ledger.load_file(options.ledger)
-  held = file.ledger
+  held, delta = file.ledger, needed(options.delta)
   observers = (
     [options.observer]
     if options.observer
@@ -103,8 +102,8 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
   # An observer whose events cannot be analysed is refused here, before anything is written.
   for observer in observers:
-    accounting.epsilon(held, options.delta, relation=options.relation, observer=observer)
-  scope = options.relation, options.delta, options.accountants
+    accounting.epsilon(held, delta, relation=options.relation, observer=observer)
+  scope = options.relation, delta, options.accountants
   return lambda: [
     part
     for observer in observers
@@ -112,15 +111,15 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
   ]
 
 
-def _plan(options: Any) -> Callable[[], list[Part]]:
+def _plan(options: AccountingOptions) -> Callable[[], list[Part]]:
   runs = itertools.product(
     *(getattr(options, name) or default for name, default in _DEFAULTS.items())
   )
-  return lambda: [plan_part(runs, options.delta, options.accountants)]
+  return lambda: [plan_part(runs, needed(options.delta), options.accountants)]
 
 
-def _calibrate(options: Any) -> Callable[[], list[Part]]:
-  unknown, delta = options.solve_for, options.delta
+def _calibrate(options: AccountingOptions) -> Callable[[], list[Part]]:
+  unknown, delta = needed(options.solve_for), needed(options.delta)
   # The unknown is solved for, so a given value would contradict it.
   if getattr(options, unknown):
     raise ValueError(f"Expected no --{unknown} with --solve_for={unknown}; leave one out.")
@@ -140,7 +139,7 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
 
   def work():
     cases = itertools.product(
-      options.target_epsilon, options.accountants, itertools.product(*fixed.values())
+      needed(options.target_epsilon), options.accountants, itertools.product(*fixed.values())
     )
     header = ["target epsilon", *fixed, "accountant", unknown]
     return [Part(f"Calibration at delta = {delta}", table(header, (row(*case) for case in cases)))]
@@ -148,7 +147,7 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
   return work
 
 
-def _published(options: Any) -> Callable[[], list[Part]]:
+def _published(options: AccountingOptions) -> Callable[[], list[Part]]:
   return lambda: published_parts(options.accountants)
 
 
