@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from experiments.conformance import adapters, broken, results
 from experiments.conformance import report as conformance_report
+from experiments.conformance.report import Hunted
 from experiments.runner import files
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.options import MOST_SEED, option
@@ -65,20 +66,6 @@ class Checked(NamedTuple):
   version: str
   findings: dict[str, list[Finding]]
   seconds: dict[str, float]
-
-
-class Hunted(NamedTuple):
-  """What the kit said about a fault.
-
-  Attributes:
-    fault: its name.
-    found: the failures of the broken part.
-    accused: the failures of the part without the fault.
-  """
-
-  fault: str
-  found: list[Finding]
-  accused: list[Finding]
 
 
 def prepare(options: ConformanceOptions) -> Work:

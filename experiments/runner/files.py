@@ -7,9 +7,11 @@ from typing import Any
 from jdp._files import read_bytes
 from jdp.federated.runs.whole_files import read_rows, write, write_rows
 
-__all__ = ["Row", "read_json", "read_rows", "write", "write_json", "write_rows"]
+__all__ = ["Json", "Row", "read_json", "read_rows", "write", "write_json", "write_rows"]
 
-Row = dict[str, Any]
+Json = Any
+"""JSON data, whatever it is."""
+Row = dict[str, Json]
 """JSON data by name: a row of a file, or an entry of a result."""
 
 
@@ -18,7 +20,7 @@ def write_json(path: pathlib.Path, data: object) -> None:
   write(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: pathlib.Path) -> Any:
+def read_json(path: pathlib.Path) -> Json:
   """The data in a JSON file.
 
   Raises:
