@@ -10,69 +10,18 @@ There are four tasks:
   accountants.
 """
 
-import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Mapping
-from functools import partial
 
+from experiments.accounting.options import DEFAULTS, AccountingOptions
 from experiments.accounting.tables import ledger_parts, plan_part, published_parts
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import needed, option
+from experiments.runner.options import needed
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.tables import table
-from jdp import _validate, accounting, ledger
-from jdp.guarantees import Observer, Relation, rounded_down, rounded_up
-
-_LEDGER = {"task": ("ledger",)}
-_PLAN = {"task": ("plan", "calibrate")}
-_CALIBRATE = {"task": ("calibrate",)}
-_PRIVATE = {"task": ("ledger", "plan", "calibrate")}
-_DEFAULTS = {"q": (0.001, 0.01), "z": (0.7, 1.1), "rounds": (100, 1000, 10_000)}
-_count = partial(_validate.integer, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class AccountingOptions:
-  """The options of this experiment."""
-
-  task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
-  accountants: tuple[str, ...] = option(
-    ("rdp", "moments", "pld"),
-    "Who answers.",
-    choices=accounting.ACCOUNTANTS,
-  )
-  delta: float | None = option(
-    1e-5, "Delta of the guarantee.", check=partial(_validate.in_range, 1e-300, 0.5), when=_PRIVATE
-  )
-  ledger: str | None = option(None, "The ledger's file (--task=ledger).", when=_LEDGER)
-  relation: str | None = option(
-    None,
-    "Neighbouring relation. Default: the one that the events declare.",
-    choices=tuple(Relation),
-    when=_LEDGER,
-  )
-  observer: str | None = option(
-    None, "Whose view. Default: every observer's in turn.", choices=tuple(Observer), when=_LEDGER
-  )
-  q: tuple[float, ...] | None = option(
-    None, "Sampling probabilities. Default: 0.001,0.01.", check=_validate.probability, when=_PLAN
-  )
-  z: tuple[float, ...] | None = option(
-    None, "Noise multipliers. Default: 0.7,1.1.", check=_validate.positive, when=_PLAN
-  )
-  rounds: tuple[int, ...] | None = option(
-    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN, most=10**12
-  )
-  solve_for: str | None = option(
-    "z",
-    "The least noise, the most rounds or the largest q that meets the target.",
-    choices=tuple(_DEFAULTS),
-    when=_CALIBRATE,
-  )
-  target_epsilon: tuple[float, ...] | None = option(
-    (2.0,), "Epsilons to meet.", check=_validate.positive, when=_CALIBRATE
-  )
+from jdp import accounting, ledger
+from jdp.guarantees import rounded_down, rounded_up
 
 
 def prepare(options: AccountingOptions) -> Work:
@@ -113,7 +62,7 @@ def _ledger(options: AccountingOptions) -> Callable[[], list[Part]]:
 
 def _plan(options: AccountingOptions) -> Callable[[], list[Part]]:
   runs = itertools.product(
-    *(getattr(options, name) or default for name, default in _DEFAULTS.items())
+    *(getattr(options, name) or default for name, default in DEFAULTS.items())
   )
   return lambda: [plan_part(runs, needed(options.delta), options.accountants)]
 
@@ -124,9 +73,7 @@ def _calibrate(options: AccountingOptions) -> Callable[[], list[Part]]:
   if getattr(options, unknown):
     raise ValueError(f"Expected no --{unknown} with --solve_for={unknown}; leave one out.")
   fixed = {
-    name: getattr(options, name) or default
-    for name, default in _DEFAULTS.items()
-    if name != unknown
+    name: getattr(options, name) or default for name, default in DEFAULTS.items() if name != unknown
   }
 
   def row(target, accountant, values):
