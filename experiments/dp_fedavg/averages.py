@@ -71,7 +71,7 @@ def make_federation(
   """Chooses sampler, noise and delta.
 
   Args:
-    options: `AverageOptions` and `TrainingOptions` in one.
+    options: of the experiment.
     num_users: N.
     sizes: n_k as int [users]. `taken_as_public` says what of them is used. None: they are unknown.
     prior: what was released about the users before the first round.
@@ -112,7 +112,7 @@ def taken_as_public(options: AverageOptions, problem: LearningProblem) -> str:
   W is part of it, unless a flag fixes it.
 
   Args:
-    options: `AverageOptions`.
+    options: weights, estimator and clipping.
     problem: what is learnt and from whom.
   """
   if options.weights == "equal" or options.mean_weight is not None:
@@ -127,7 +127,7 @@ def make_average(
   """The private average.
 
   Args:
-    options: `AverageOptions`.
+    options: weights, estimator and clipping.
     params: the model's parameters or their shapes.
     noise_multiplier: z of what is run.
     expected_weight: qW of what is run.

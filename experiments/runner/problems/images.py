@@ -121,19 +121,20 @@ def classification(
     ValueError: if the model does not fit the data, or the data has no writers.
     FileNotFoundError: if a file is missing.
   """
-  dataset = _dataset(options, data_seed)
+  dataset, model = _dataset_and_model(options, data_seed)
   users = _users(options, dataset, data_seed)
-  return _of_users(options, dataset, users, arrange, precision)
+  return _of_users(options, model, dataset, users, arrange, precision)
 
 
 def image_problem(
   options: LearningOptions, *, arrange: Callable[..., PyTree] = data.pack
 ) -> LearningProblem:
   """`classification` that begins with the images of public users, if there are such."""
-  dataset = _dataset(options, options.data_seed)
+  dataset, model = _dataset_and_model(options, options.data_seed)
   users = _users(options, dataset, options.data_seed)
   public = _public(options, users)
-  problem = _of_users(options, dataset, users[len(public) :], arrange, options.precision)
+  users = users[len(public) :]
+  problem = _of_users(options, model, dataset, users, arrange, options.precision)
   if not len(public):
     return problem
   images = np.concatenate(public)
@@ -153,7 +154,7 @@ def source_problem(options: ProblemOptions, *, precision: str = "float32") -> Le
   """Opens the users' source and makes the model.
 
   Args:
-    options: `ProblemOptions` with a source.
+    options: with a source.
     precision: of local training (`CohortOptions`).
 
   Raises:
@@ -171,19 +172,24 @@ def source_problem(options: ProblemOptions, *, precision: str = "float32") -> Le
   )
 
 
-def _dataset(options: ClassificationOptions, data_seed: int) -> data.Dataset:
-  return load_dataset(options, data_seed, by_user=options.partition == "writer")
+def _dataset_and_model(
+  options: ClassificationOptions, data_seed: int
+) -> tuple[data.Dataset, models.Model]:
+  dataset = load_dataset(options, data_seed, by_user=options.partition == "writer")
+  return dataset, own_model.make_model(
+    options.model, dataset.input_shape, dataset.num_classes, Unit.USER
+  )
 
 
 def _of_users(
   options: ClassificationOptions,
+  model: models.Model,
   dataset: data.Dataset,
   users: list[np.ndarray],
   arrange: Callable[..., PyTree],
   precision: str,
 ) -> LearningProblem:
   """The problem of these users of the data."""
-  model = own_model.make_model(options.model, dataset.input_shape, dataset.num_classes, Unit.USER)
   return _classification(
     options,
     model,

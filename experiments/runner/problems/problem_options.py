@@ -86,4 +86,7 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
 
 @dataclasses.dataclass(frozen=True)
 class LearningOptions(TrainingOptions, ProblemOptions, CohortOptions):
-  """The options of every experiment that trains on such a problem."""
+  """The options of every experiment that trains on such a problem.
+
+  The order of an experiment's bases is that of its flags, so it names `ProblemOptions` once more.
+  """

@@ -91,7 +91,7 @@ def write_results(
 
   Args:
     workdir: gets the file.
-    options: of the experiment, with `TrainingOptions` among them.
+    options: of the experiment.
     rows: a summary; `Interval`s become JSON data.
     results: of `run_sweep`.
     baselines: the results that no guarantee covers, besides those that the options exclude.

@@ -120,7 +120,7 @@ def run_sweep(
   Args:
     sweep: what is run.
     workdir: gets the files.
-    options: `TrainingOptions` among them.
+    options: of the experiment.
     report: called on the first process with a result for each run. A part makes no report.
 
   A result holds:
