@@ -106,8 +106,8 @@ def send(
   return jnp.zeros_like(params).at[client.number].set(client.size)
 
 
-def fedavg(number: int, dim: int, **options: Any) -> FederatedAlgorithm:
-  """DP-FedAvg of canaries who are all in every round, unless the options say otherwise."""
+def fedavg(number: int, dim: int, **given: Any) -> FederatedAlgorithm:
+  """DP-FedAvg of canaries who are all in every round, unless what is given says otherwise."""
   del dim
   return dp_fedavg(
     lambda params, examples: jnp.float32(0),
@@ -116,7 +116,7 @@ def fedavg(number: int, dim: int, **options: Any) -> FederatedAlgorithm:
     num_rounds=ROUNDS,
     local_update=lambda loss: send,
     relation=Relation.ZERO_OUT,
-    **{"cohort_size": number, "noise_multiplier": _MULTIPLIER} | options,
+    **{"cohort_size": number, "noise_multiplier": _MULTIPLIER} | given,
   )
 
 
