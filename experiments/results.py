@@ -37,13 +37,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from PIL import Image
 
 from experiments import reproduction, stored_values
 from experiments.benchmarks import harness
 from experiments.runner import files, options
+from experiments.runner.files import Json, Row
 
 _FOLDER = pathlib.Path(__file__).parent
 _ROOT = _FOLDER.parent
@@ -104,7 +104,7 @@ def _tables(text: str) -> list[str]:
   return [table.rstrip("\n") for table in re.findall(r"(?:^\|.*\|\n?)+", text, re.M)]
 
 
-def rounded(data: Any) -> Any:
+def rounded(data: Json) -> Json:
   """JSON data whose numbers have six digits.
 
   >>> rounded({"accuracy": [0.123456789, 3]})
@@ -117,7 +117,7 @@ def rounded(data: Any) -> Any:
   return [rounded(value) for value in data] if isinstance(data, list) else data
 
 
-def command(experiment: str, preset: str, flags: Mapping[str, Any]) -> str:
+def command(experiment: str, preset: str, flags: Row) -> str:
   """What to type for a run with these flags: its preset, and what differs from it."""
   kind = importlib.import_module(f"experiments.{experiment}.__main__").EXPERIMENT.options_type
   path = _FOLDER / experiment / "flags" / f"{preset}.flags"
@@ -131,7 +131,7 @@ def command(experiment: str, preset: str, flags: Mapping[str, Any]) -> str:
   return " ".join([f"python -m experiments.{experiment} --preset={preset}", *words])
 
 
-def kept(run: pathlib.Path, minutes: float | None = None) -> dict[str, Any]:
+def kept(run: pathlib.Path, minutes: float | None = None) -> Row:
   """What is kept of a finished run, and of its minutes of processor time, as JSON data.
 
   Raises:

@@ -21,8 +21,8 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from experiments.runner.files import Json, Row
 from experiments.runner.reports.statistics import mean_interval
 
 CITED = re.compile(r'\[([^\]]*)\]\(([^()\s]+\.jsonl?) "([^"]+)"\)')
@@ -34,7 +34,7 @@ _MINUTES = "_minutes"  # at the end of a name
 
 
 @functools.cache
-def document(path: pathlib.Path) -> Any:
+def document(path: pathlib.Path) -> Json:
   """A results file: an experiment's tables by heading, or the rows of a benchmark."""
   text = path.read_text()
   if path.suffix == ".jsonl":
@@ -55,7 +55,7 @@ def rows_of(table: str) -> list[dict[str, str]]:
   return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def _tables(tables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _tables(tables: Mapping[str, Sequence[str]]) -> Row:
   """Tables by heading; a heading's second one is `HEADING, 2`."""
   return {
     heading if number == 1 else f"{heading}, {number}": rows_of(table)
@@ -64,7 +64,7 @@ def _tables(tables: Mapping[str, Sequence[str]]) -> dict[str, Any]:
   }
 
 
-def value(source: Any, path: str) -> Any:
+def value(source: Json, path: str) -> Json:
   """The value at a path (see above).
 
   >>> value(
@@ -89,7 +89,7 @@ def value(source: Any, path: str) -> Any:
   return 60 * found if path.endswith(_MINUTES) else found
 
 
-def _step(path: str, at: Any, step: str) -> Any:
+def _step(path: str, at: Json, step: str) -> Json:
   if isinstance(at, list):
     at = next((row for row in reversed(at) if _matches(row, step)), None)  # the newest of them
   else:
@@ -99,7 +99,7 @@ def _step(path: str, at: Any, step: str) -> Any:
   return at
 
 
-def _matches(row: Mapping[str, Any], step: str) -> bool:
+def _matches(row: Row, step: str) -> bool:
   """Whether a row has all values of a step: `VALUE` in any column, `NAME=VALUE` in one."""
   if step in map(str, row.values()):
     return True
@@ -107,7 +107,7 @@ def _matches(row: Mapping[str, Any], step: str) -> bool:
   return all(equal and str(_field(row, name)) == text for name, equal, text in wanted)
 
 
-def _field(at: Any, name: str) -> Any:
+def _field(at: Json, name: str) -> Json:
   """The entry `name`, else that at the end of its dots; in any object of a row's own."""
   if not isinstance(at, Mapping):
     return None
@@ -120,7 +120,7 @@ def _field(at: Any, name: str) -> Any:
   return next((found for found in nested if found is not None), None)
 
 
-def _paired(runs: Sequence[Mapping[str, Any]], first: str, second: str, metric: str) -> str:
+def _paired(runs: Sequence[Row], first: str, second: str, metric: str) -> str:
   """The mean difference of two settings' runs with the same seeds, as a share or as it is."""
   of = {
     label: {row["seed"]: row["metrics"][metric] for row in runs if row["label"] == label}
@@ -143,12 +143,12 @@ def number(text: str) -> float:
   return float(_NUMBER.search(text)[0].replace(",", ""))  # type: ignore[index]
 
 
-def _size(found: Any) -> float:
+def _size(found: str | float) -> float:
   """A value as a number: a table's cell begins with it."""
   return number(found) if isinstance(found, str) else float(found)
 
 
-def shown(old: str, found: Any) -> str:
+def shown(old: str, found: str | float) -> str:
   """A text with the value in place of its first number, to as many digits after the point.
 
   A value in seconds or a share is shown in minutes, ms or %, if the text says so.

@@ -10,70 +10,18 @@ There are four tasks:
   accountants.
 """
 
-import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
+from experiments.accounting.options import DEFAULTS, AccountingOptions
 from experiments.accounting.tables import ledger_parts, plan_part, published_parts
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
+from experiments.runner.options import needed
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.tables import table
-from jdp import _validate, accounting, ledger
-from jdp.guarantees import Observer, Relation, rounded_down, rounded_up
-
-_LEDGER = {"task": ("ledger",)}
-_PLAN = {"task": ("plan", "calibrate")}
-_CALIBRATE = {"task": ("calibrate",)}
-_PRIVATE = {"task": ("ledger", "plan", "calibrate")}
-_DEFAULTS = {"q": (0.001, 0.01), "z": (0.7, 1.1), "rounds": (100, 1000, 10_000)}
-_count = partial(_validate.integer, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class AccountingOptions:
-  """The options of this experiment."""
-
-  task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
-  accountants: tuple[str, ...] = option(
-    ("rdp", "moments", "pld"),
-    "Who answers.",
-    choices=accounting.ACCOUNTANTS,
-  )
-  delta: float | None = option(
-    1e-5, "Delta of the guarantee.", check=partial(_validate.in_range, 1e-300, 0.5), when=_PRIVATE
-  )
-  ledger: str | None = option(None, "The ledger's file (--task=ledger).", when=_LEDGER)
-  relation: str | None = option(
-    None,
-    "Neighbouring relation. Default: the one that the events declare.",
-    choices=tuple(Relation),
-    when=_LEDGER,
-  )
-  observer: str | None = option(
-    None, "Whose view. Default: every observer's in turn.", choices=tuple(Observer), when=_LEDGER
-  )
-  q: tuple[float, ...] | None = option(
-    None, "Sampling probabilities. Default: 0.001,0.01.", check=_validate.probability, when=_PLAN
-  )
-  z: tuple[float, ...] | None = option(
-    None, "Noise multipliers. Default: 0.7,1.1.", check=_validate.positive, when=_PLAN
-  )
-  rounds: tuple[int, ...] | None = option(
-    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN, most=10**12
-  )
-  solve_for: str | None = option(
-    "z",
-    "The least noise, the most rounds or the largest q that meets the target.",
-    choices=tuple(_DEFAULTS),
-    when=_CALIBRATE,
-  )
-  target_epsilon: tuple[float, ...] | None = option(
-    (2.0,), "Epsilons to meet.", check=_validate.positive, when=_CALIBRATE
-  )
+from jdp import accounting, ledger
+from jdp.guarantees import rounded_down, rounded_up
 
 
 def prepare(options: AccountingOptions) -> Work:
@@ -83,7 +31,7 @@ def prepare(options: AccountingOptions) -> Work:
   return lambda workdir: write_report(workdir, "accounting", "Privacy accounting", make_parts())
 
 
-def _ledger(options: Any) -> Callable[[], list[Part]]:
+def _ledger(options: AccountingOptions) -> Callable[[], list[Part]]:
   if options.ledger is None:
     raise ValueError(
       "Expected --ledger=FILE with --task=ledger, got none; name a run's ledger.jsonl."
@@ -93,7 +41,7 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
       f"Expected a ledger in {options.ledger}, got no such file; name a run's ledger.jsonl."
     )
   file = ledger.load_file(options.ledger)
-  held = file.ledger
+  held, delta = file.ledger, needed(options.delta)
   observers = (
     [options.observer]
     if options.observer
@@ -103,8 +51,8 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
     raise ValueError(f"Expected events in {options.ledger}, got none: nothing was released.")
   # An observer whose events cannot be analysed is refused here, before anything is written.
   for observer in observers:
-    accounting.epsilon(held, options.delta, relation=options.relation, observer=observer)
-  scope = options.relation, options.delta, options.accountants
+    accounting.epsilon(held, delta, relation=options.relation, observer=observer)
+  scope = options.relation, delta, options.accountants
   return lambda: [
     part
     for observer in observers
@@ -112,22 +60,20 @@ def _ledger(options: Any) -> Callable[[], list[Part]]:
   ]
 
 
-def _plan(options: Any) -> Callable[[], list[Part]]:
+def _plan(options: AccountingOptions) -> Callable[[], list[Part]]:
   runs = itertools.product(
-    *(getattr(options, name) or default for name, default in _DEFAULTS.items())
+    *(getattr(options, name) or default for name, default in DEFAULTS.items())
   )
-  return lambda: [plan_part(runs, options.delta, options.accountants)]
+  return lambda: [plan_part(runs, needed(options.delta), options.accountants)]
 
 
-def _calibrate(options: Any) -> Callable[[], list[Part]]:
-  unknown, delta = options.solve_for, options.delta
+def _calibrate(options: AccountingOptions) -> Callable[[], list[Part]]:
+  unknown, delta = needed(options.solve_for), needed(options.delta)
   # The unknown is solved for, so a given value would contradict it.
   if getattr(options, unknown):
     raise ValueError(f"Expected no --{unknown} with --solve_for={unknown}; leave one out.")
   fixed = {
-    name: getattr(options, name) or default
-    for name, default in _DEFAULTS.items()
-    if name != unknown
+    name: getattr(options, name) or default for name, default in DEFAULTS.items() if name != unknown
   }
 
   def row(target, accountant, values):
@@ -140,7 +86,7 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
 
   def work():
     cases = itertools.product(
-      options.target_epsilon, options.accountants, itertools.product(*fixed.values())
+      needed(options.target_epsilon), options.accountants, itertools.product(*fixed.values())
     )
     header = ["target epsilon", *fixed, "accountant", unknown]
     return [Part(f"Calibration at delta = {delta}", table(header, (row(*case) for case in cases)))]
@@ -148,7 +94,7 @@ def _calibrate(options: Any) -> Callable[[], list[Part]]:
   return work
 
 
-def _published(options: Any) -> Callable[[], list[Part]]:
+def _published(options: AccountingOptions) -> Callable[[], list[Part]]:
   return lambda: published_parts(options.accountants)
 
 

@@ -15,12 +15,10 @@ There are five tasks:
   two lower bounds (arXiv 2305.08846 and 2410.22235) and the one-shot estimates (arXiv 2302.03098).
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,19 +30,19 @@ from experiments.audit import correlated_runs, procedure_report
 from experiments.audit import report as audit_report
 from experiments.audit.attainable import attainable
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
+from experiments.audit.options import AuditOptions
 from experiments.audit.procedure_audits import (
   Row,
   audit_broken_procedures,
   audit_procedures,
 )
-from experiments.audit.report import Local
+from experiments.audit.report import Central, Local
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import MOST_SEED, option
-from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
+from experiments.runner.problems.images import classification, grouped
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, accounting, conformance, federated
+from jdp import accounting, conformance, federated
 from jdp.audits.canaries import (
   canary_directions,
   cosines,
@@ -57,113 +55,15 @@ from jdp.audits.one_run_f_dp import f_dp_bound, gaussian_curve, ledger_curve
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
 from jdp.ledger import Ledger, subsampled_gaussian
-from jdp.mechanisms.registry import Setting, registered
+from jdp.mechanisms.registry import Setting
 from jdp.queries import average, gaussian_sum
+from jdp.queries.base import PyTree
 from jdp.sampling import poisson
 
-PyTree = Any
-_count = partial(_validate.integer, 1)
-_seed = partial(_validate.integer, 0)
-_probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
-TASKS = ("local", "broken", "runs", "procedures", "central")
 _RARE_LOSSES = ("l2_laplace",)
 _CLIP_NORM = 1.0
 _LEARNING_RATE = 0.1
 _PRECISION = 0.01  # relative, of the noise that guesses refute
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditOptions(ClassificationOptions):
-  """The options of this experiment."""
-
-  task: tuple[str, ...] = option(TASKS, "What is audited.", choices=TASKS)
-  mechanisms: tuple[str, ...] = option(
-    tuple(registered()), "Local mechanisms; on_grid rounds priv_unit.", choices=registered
-  )
-  epsilons: tuple[float, ...] = option(
-    (1.0, 4.0),
-    "Stated privacy losses of the local mechanisms.",
-    check=partial(_validate.in_range, 0.1, 8.0),
-  )
-  dim: int = option(
-    16, "Dimension of the local mechanisms for vectors.", check=partial(_validate.integer, 4)
-  )
-  num_samples: int = option(
-    24_000,
-    "Reports of each of two inputs that measure the event; a quarter as many of every input "
-    "choose it.",
-    check=partial(_validate.integer, 4),
-    most=10**9,
-  )
-  confidence: float = option(
-    0.9999,
-    "Of all bounds of a table of local mechanisms, or of runs with correlated noise, together.",
-    check=_probability,
-  )
-  num_runs: int = option(
-    50_000,
-    "Runs with a user and as many without, for each strategy of noise and each procedure. For a "
-    "strategy all measure the event, for a procedure half of them.",
-    check=partial(_validate.integer, 8),
-    most=10**8,
-  )
-  one_run_canaries: int = option(
-    10_000,
-    "Canaries in the one run of each procedure.",
-    check=partial(_validate.integer, 100),
-    most=10**5,
-  )
-  noise_multipliers: tuple[float, ...] = option(
-    (0.5, 2.0, 8.0), "z of the central noise; a run for each.", check=_validate.positive
-  )
-  participations: tuple[float, ...] = option(
-    (1.0, 0.25),
-    "The chance of a client to be in a round; a run for each.",
-    check=partial(_validate.in_range, 1e-6, 1),
-  )
-  num_rounds: int = option(4, "Rounds of a run.", check=_count)
-  num_canaries: int = option(
-    300, "Canaries, each in the run with probability 1/2.", check=partial(_validate.integer, 8)
-  )
-  num_guesses: int = option(
-    60, "Canaries that the audit in one run guesses.", check=partial(_validate.integer, 2)
-  )
-  central_confidence: float = option(
-    0.95, "Of all runs' bounds of one kind together.", check=_probability
-  )
-  delta: float = option(
-    1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
-  )
-  data_seed: int = option(
-    0, "Seed of the data's partition.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
-  seed: int = option(
-    0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
-
-
-class Central(NamedTuple):
-  """A row of the table of runs.
-
-  Attributes:
-    noise_multiplier: z.
-    participation: q.
-    epsilon: what the ledger states.
-    audit: the lower bound, by an observer who sees all models and knows the users' data.
-    by_curve: another, from the same guesses, if the run is what its ledger says but for its noise.
-    final: the one-shot estimate from the last model.
-    observed: the one-shot estimate from all models.
-    informed: the one-shot estimate by the observer of `audit`.
-  """
-
-  noise_multiplier: float
-  participation: float
-  epsilon: float
-  audit: OneRunAudit
-  by_curve: float
-  final: float
-  observed: float
-  informed: float
 
 
 class Run(NamedTuple):
@@ -189,7 +89,9 @@ def prepare(options: AuditOptions) -> Work:
     raise ValueError(
       f"Expected --num_samples of at least {least}, 200 e^epsilon, got {options.num_samples}."
     )
-  problem = image_problem(options, arrange=grouped) if "central" in options.task else None
+  problem = None
+  if "central" in options.task:
+    problem = classification(options, options.data_seed, arrange=grouped)
   if problem and not options.num_guesses <= options.num_canaries <= problem.dim:
     raise ValueError(
       f"Expected --num_guesses <= --num_canaries <= {problem.dim}, the model's parameters, got "
@@ -352,8 +254,8 @@ def train(
   options: AuditOptions,
   problem: LearningProblem,
   directions: jax.Array,
-  included,
-  setting,
+  included: np.ndarray,
+  setting: tuple[float, float],
   keys: jax.Array,
 ) -> Run:
   """Trains with the canaries that are included.

@@ -1,7 +1,5 @@
 """Training procedures with faults that libraries had: each costs more than its ledger states."""
 
-from typing import Any
-
 import numpy as np
 import optax
 
@@ -13,6 +11,7 @@ from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.guarantees import Relation
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.queries import gaussian_sum
+from jdp.queries.base import Contribution, Key, PyTree, State
 
 _MULTIPLIER = 2.0
 _DEVICES, _CLIENTS = 4, 3
@@ -34,11 +33,13 @@ def _counted_once(number: int, dim: int) -> FederatedAlgorithm:
   return fedavg(number, dim, sampler=sampler, strategy=CountedOnce(bands), noise_multiplier=1.25)
 
 
-def _training(number: int, noise_multiplier: float, sampler: Any = None) -> FederatedAlgorithm:
+def _training(
+  number: int, noise_multiplier: float, sampler: sampling.Sampler | None = None
+) -> FederatedAlgorithm:
   """Training with this noise, by a ledger that states `_MULTIPLIER`."""
   query = gaussian_sum(1.0, noise_multiplier)
 
-  def finalize(key: Any, state: Any, total: Any) -> tuple[Any, GaussianSum, Any]:
+  def finalize(key: Key, state: State, total: Contribution) -> tuple[PyTree, GaussianSum, State]:
     result, _, state = query.finalize(key, state, total)
     return result, GaussianSum(1.0, _MULTIPLIER), state
 

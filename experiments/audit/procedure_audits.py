@@ -1,7 +1,7 @@
 """Lower bounds on what training procedures leak: from many runs, and from many canaries in one."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from experiments.audit import broken_procedures
+from experiments.audit.options import AuditOptions
 from experiments.audit.procedures import (
   DELTA,
   PROCEDURES,
@@ -26,6 +27,7 @@ from jdp.audits.one_run_f_dp import audit_one_run_gaussian, gaussian_epsilon_of
 from jdp.audits.scores import audit_scores
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.ledger import Ledger
+from jdp.queries.base import PyTree
 
 _GUESSED = 0.03  # of all canaries; about the best for runs that are 1-GDP, by either method
 _EPSILON = 2.0  # of a report of Draw and Discard
@@ -64,7 +66,7 @@ class Row(NamedTuple):
   one_run: float | None = None
 
 
-def audit_procedures(options: Any) -> Iterator[Row]:
+def audit_procedures(options: AuditOptions) -> Iterator[Row]:
   """Audits every procedure.
 
   All bounds from many runs hold together with `options.confidence`, and all from one run with
@@ -88,7 +90,7 @@ def audit_procedures(options: Any) -> Iterator[Row]:
     yield Row(name, own.delta, own.epsilon, proved=proved)
 
 
-def audit_broken_procedures(options: Any) -> Iterator[Row]:
+def audit_broken_procedures(options: AuditOptions) -> Iterator[Row]:
   """Audits procedures that cost more than they state; the bounds share `options.confidence`."""
   bound = epsilon_bound(1 - (1 - options.confidence) / len(broken_procedures.BROKEN), DELTA)
   keys = jax.random.split(jax.random.key(options.seed + 1), len(broken_procedures.BROKEN))
@@ -100,7 +102,11 @@ def audit_broken_procedures(options: Any) -> Iterator[Row]:
 
 
 def from_many_runs(
-  own: conformance.Subject, procedure: Procedure, key: jax.Array, options: Any, confidence: float
+  own: conformance.Subject,
+  procedure: Procedure,
+  key: jax.Array,
+  options: AuditOptions,
+  confidence: float,
 ) -> dict[str, float]:
   """The bounds from many runs with one canary and as many without; each has this confidence."""
   first, second = _draw(own, key, options.num_runs)
@@ -117,7 +123,11 @@ def from_many_runs(
 
 
 def from_one_run(
-  own: conformance.Subject, procedure: Procedure, key: jax.Array, options: Any, confidence: float
+  own: conformance.Subject,
+  procedure: Procedure,
+  key: jax.Array,
+  options: AuditOptions,
+  confidence: float,
 ) -> dict[str, float]:
   """What the ledger of one run certifies, and what the run proves if it tells of many canaries."""
   count = options.one_run_canaries if procedure.one_run else 1
@@ -166,7 +176,7 @@ def one_run(
   return np.diff(np.stack(models), axis=0), result.ledger
 
 
-def _flat(params: Any, count: int) -> np.ndarray:
+def _flat(params: PyTree, count: int) -> np.ndarray:
   return np.asarray(ravel_pytree(params)[0]).reshape(-1, count)
 
 

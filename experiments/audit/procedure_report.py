@@ -2,10 +2,10 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.audit.options import AuditOptions
 from experiments.audit.procedure_audits import Row
 from experiments.runner import files
 from experiments.runner.reports import plots, style
@@ -29,7 +29,7 @@ def load(path: pathlib.Path) -> tuple[list[Row], list[Row]]:
   return sound, broken
 
 
-def procedures_part(options: Any, rows: Sequence[Row], broken: Sequence[Row]) -> Part:
+def procedures_part(options: AuditOptions, rows: Sequence[Row], broken: Sequence[Row]) -> Part:
   """The tables of procedures, and a picture of what was proved."""
   above = [row.name for row in rows if is_refuted(row)]
   verdict = f"REFUTED: {'; '.join(above)}." if above else "No stated epsilon is refuted."

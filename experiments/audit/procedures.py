@@ -18,6 +18,8 @@ from jdp import conformance, queries, sampling
 from jdp import matrix_factorization as mf
 from jdp.accounting.draw_and_discard import snapshot_epsilon
 from jdp.data import Examples
+from jdp.events import Event
+from jdp.events.queries import SumQueryEvent
 from jdp.federated import (
   add_updates,
   client_dropout,
@@ -28,9 +30,12 @@ from jdp.federated import (
 )
 from jdp.federated import draw_and_discard as dad
 from jdp.federated.dropout import dropout_models
-from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.client import ClientKeys
+from jdp.federated.engine.local_training import Project
+from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
 from jdp.federated.estimators import clipped_denominator, fixed_denominator, flat_clipping
 from jdp.guarantees import Relation, Unit
+from jdp.queries.base import Contribution, Key, PyTree, State
 
 ROUNDS = 4
 DELTA = 0.1  # large, so that a sample contains many events of this probability
@@ -69,8 +74,8 @@ class Procedure(NamedTuple):
   """
 
   make: Callable[[int, int], FederatedAlgorithm]
-  params: Callable[[int], Any] = jnp.zeros
-  clients: Callable[[Canaries], Any] = lambda canaries: canaries
+  params: Callable[[int], PyTree] = jnp.zeros
+  clients: Callable[[Canaries], PyTree] = lambda canaries: canaries
   gaussian: bool = True
   score: Callable[[jax.Array], jax.Array] | None = None
   one_run: bool = True
@@ -93,14 +98,16 @@ def subject(procedure: Procedure) -> conformance.Subject:
   return made._replace(statistics={"score": procedure.score}) if procedure.score else made
 
 
-def send(key: Any, params: Any, client: Any, project: Any = None) -> jax.Array:
+def send(
+  key: jax.Array, params: jax.Array, client: PyTree, project: Project | None = None
+) -> jax.Array:
   """A canary's update is its coordinate."""
   del key, project
   return jnp.zeros_like(params).at[client.number].set(client.size)
 
 
-def fedavg(number: int, dim: int, **options: Any) -> FederatedAlgorithm:
-  """DP-FedAvg of canaries who are all in every round, unless the options say otherwise."""
+def fedavg(number: int, dim: int, **given: Any) -> FederatedAlgorithm:
+  """DP-FedAvg of canaries who are all in every round, unless what is given says otherwise."""
   del dim
   return dp_fedavg(
     lambda params, examples: jnp.float32(0),
@@ -109,7 +116,7 @@ def fedavg(number: int, dim: int, **options: Any) -> FederatedAlgorithm:
     num_rounds=ROUNDS,
     local_update=lambda loss: send,
     relation=Relation.ZERO_OUT,
-    **{"cohort_size": number, "noise_multiplier": _MULTIPLIER} | options,
+    **{"cohort_size": number, "noise_multiplier": _MULTIPLIER} | given,
   )
 
 
@@ -182,8 +189,10 @@ def _distributed(number: int, dim: int) -> FederatedAlgorithm:
     local_clip_norm=None,
   )
 
-  def one_round(*given: Any) -> tuple[Any, Any, Any]:
-    state, (of_model, _), diagnostics = algorithm.round(*given)
+  def one_round(
+    noise_key: jax.Array, data_key: jax.Array, state: ServerState, clients: PyTree
+  ) -> tuple[ServerState, tuple[Event, ...], dict[str, jax.Array] | None]:
+    state, (of_model, _), diagnostics = algorithm.round(noise_key, data_key, state, clients)
     return state, (of_model,), diagnostics
 
   return algorithm._replace(round=one_round, num_rounds=ROUNDS)
@@ -194,7 +203,9 @@ def _grouped(number: int, dim: int) -> FederatedAlgorithm:
   del dim
   own = queries.gaussian_sum(1.0, 2**0.5 * _MULTIPLIER)
 
-  def record(keys: Any, params: Any, client: Canaries) -> tuple[Any, dict[str, Any]]:
+  def record(
+    keys: ClientKeys, params: dict[str, jax.Array], client: Canaries
+  ) -> tuple[PyTree, dict[str, jax.Array]]:
     return {name: send(keys.data, leaf, client) for name, leaf in params.items()}, {}
 
   algorithm = rounds(
@@ -222,7 +233,7 @@ def _adaptive(number: int, dim: int) -> FederatedAlgorithm:
     _MULTIPLIER, float(number), initial_clip_norm=1.0, count_stddev=_COUNT_STDDEV
   )
 
-  def finalize(key: Any, state: Any, total: Any) -> tuple[Any, Any, Any]:
+  def finalize(key: Key, state: State, total: Contribution) -> tuple[PyTree, SumQueryEvent, State]:
     result, event, moved = query.finalize(key, state, total)
     steps = {"log clip norm": jnp.log(moved.clip_norm / state.clip_norm)[None]}
     return steps | {"model": result / state.clip_norm}, event, moved
@@ -308,7 +319,7 @@ def _adversary(
   arrivals = dad.arrivals(np.arange(updates + 1), updates + 1)
 
   def release(key: jax.Array, value: jax.Array) -> jax.Array:
-    clients: Any = jnp.zeros(updates + 1).at[0].set(value)
+    clients: PyTree = jnp.zeros(updates + 1).at[0].set(value)
     state = process.init(jnp.zeros((instances, 1)))
     return process.models(process.run(key, state, arrivals, clients, update.settings))
 

@@ -2,19 +2,21 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.audit import procedure_report
 from experiments.audit.correlated_runs import ROUNDS, SEPARATION
+from experiments.audit.options import AuditOptions
 from experiments.runner import files
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.audits.canaries import one_shot_estimate
+from jdp.audits.one_run import OneRunAudit
 from jdp.conformance import Audit
 from jdp.guarantees import rounded_down, rounded_up
 
@@ -35,6 +37,30 @@ class Local(NamedTuple):
   attainable: float | None = None
 
 
+class Central(NamedTuple):
+  """A row of the table of runs.
+
+  Attributes:
+    noise_multiplier: z.
+    participation: q.
+    epsilon: what the ledger states.
+    audit: the lower bound, by an observer who sees all models and knows the users' data.
+    by_curve: another, from the same guesses, if the run is what its ledger says but for its noise.
+    final: the one-shot estimate from the last model.
+    observed: the one-shot estimate from all models.
+    informed: the one-shot estimate by the observer of `audit`.
+  """
+
+  noise_multiplier: float
+  participation: float
+  epsilon: float
+  audit: OneRunAudit
+  by_curve: float
+  final: float
+  observed: float
+  informed: float
+
+
 def save_local(path: pathlib.Path, rows: Sequence[Local]) -> None:
   """Writes the rows of local mechanisms to a file."""
   files.write_json(path, [row._asdict() | {"audit": row.audit._asdict()} for row in rows])
@@ -52,7 +78,7 @@ def stored(path: pathlib.Path) -> str:
   return procedure_report.tables(*procedure_report.load(path))
 
 
-def local_part(options: Any, rows: Sequence[Local]) -> Part:
+def local_part(options: AuditOptions, rows: Sequence[Local]) -> Part:
   """The table of local mechanisms, and a plot of the bounds."""
   above = [row.name for row in rows if row.audit.refuted]
   text = f"""{local_table(rows)}
@@ -65,7 +91,7 @@ nothing."""
   return Part("Local mechanisms", text, {"local_audit": _figure(rows)})
 
 
-def broken_part(options: Any, rows: Sequence[Local]) -> Part:
+def broken_part(options: AuditOptions, rows: Sequence[Local]) -> Part:
   """The table of mechanisms that cost more than they state."""
   missed = [row.name for row in rows if not row.audit.refuted]
   found = f"NOT FOUND: {'; '.join(missed)}." if missed else "All are refuted."
@@ -77,7 +103,7 @@ def broken_part(options: Any, rows: Sequence[Local]) -> Part:
   return Part("Broken mechanisms", text)
 
 
-def runs_part(options: Any, sound: Sequence[Local], broken: Sequence[Local]) -> Part:
+def runs_part(options: AuditOptions, sound: Sequence[Local], broken: Sequence[Local]) -> Part:
   """The table of whole runs with correlated noise."""
   above = [row.name for row in sound if row.audit.refuted]
   missed = [row.name for row in broken if not row.audit.refuted]
@@ -96,7 +122,7 @@ are stated for one Gaussian release of the whole run. The bounds hold together w
   return Part("Whole runs with correlated noise", text)
 
 
-def _how_measured(options: Any) -> str:
+def _how_measured(options: AuditOptions) -> str:
   return f"""The bounds hold together with probability {options.confidence}. Each compares an event
 on two inputs (opposite ends of the domain, zero, and values outside it), chosen on other reports
 (Clopper-Pearson limits): a threshold on the estimate's length or its projection on the difference
@@ -127,7 +153,7 @@ def local_table(rows: Sequence[Local]) -> str:
   return table(list(columns), zip(*columns.values(), strict=True))
 
 
-def central_part(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> Part:
+def central_part(options: AuditOptions, problem: LearningProblem, rows: Sequence[Central]) -> Part:
   """The table of runs with canaries."""
   header = ["z", "q", "stated", "one run: at least", "by its curve", "right guesses"]
   header += ["estimate, last model", "all models", "users known"]
@@ -179,7 +205,7 @@ in all rounds look like absent ones."""
   return Part("Central privacy: canaries in federated learning", text)
 
 
-def _estimate_of_nothing(options: Any) -> float:
+def _estimate_of_nothing(options: AuditOptions) -> float:
   """The median one-shot estimate over 25 draws in which canaries leave no trace."""
   halves = np.random.default_rng(0).normal(size=(25, 2, options.num_canaries // 2))
   return float(np.median([one_shot_estimate(a, delta=options.delta, absent=b) for a, b in halves]))
@@ -195,7 +221,7 @@ def _figure(rows: Sequence[Local]) -> Figure:
   figure, axes = plots.figure("ε proved, of the ε stated", "", "Audits: ε is at least")
   style.percent(axes.xaxis)
   # Epsilons that differ by rounding alone have one label.
-  by_label: dict[str, list[Any]] = {}
+  by_label: dict[str, list[Local]] = {}
   for row in sorted(rows, key=lambda row: row.audit.epsilon):
     by_label.setdefault(f"ε = {rounded_up(row.audit.epsilon, 3)}, stated", []).append(row)
   for label, look in style.series(list(by_label)).items():

@@ -4,7 +4,7 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,9 @@ from jdp import federated, models, sampling
 from jdp.data import Examples
 from jdp.federated.engine.default_layout import asked_layout
 from jdp.federated.engine.ghost_norms import ghost_client
+from jdp.models import LanguageModel, Model
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _CLIP_NORM = 1e-3  # of `clipped_sum`
 # Accelerators multiply float32 in fewer bits by default. A guarantee does not rest on that.
 _SUM_ERROR = {"cpu": 1e-4}
@@ -306,7 +307,9 @@ def _beside(name: str) -> Case:
   return _round(made, model, users, cohort.size)
 
 
-def _round(made: federated.FederatedAlgorithm, model: Any, users: Examples, clients: int) -> Case:
+def _round(
+  made: federated.FederatedAlgorithm, model: Model | LanguageModel, users: Examples, clients: int
+) -> Case:
   """A round of so many clients, from a model's first parameters."""
   keys = jdp.random.seeded_key(0), jax.random.key(1)
   state = made.init(jax.jit(model.init)(jax.random.key(2)))
@@ -371,7 +374,9 @@ def _published_lstm(small: bool) -> dict[str, Case]:
   }
 
 
-def _plain_step(loss: models.Loss, model: Any, users: Examples, *, at_once: int) -> Case:
+def _plain_step(
+  loss: models.Loss, model: Model | LanguageModel, users: Examples, *, at_once: int
+) -> Case:
   """A step of SGD without privacy, by the sentences of all users, of so many users at once."""
   clients = len(users.mask)
   parts = jax.tree.map(lambda x: x.reshape(clients // at_once, -1, *x.shape[2:]), users)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +62,7 @@ def epsilons(at_most: int = 10, events: int = 10_000) -> Iterator[Row]:
   thousand = events // 10
   one = functools.partial(_their_epsilon, [(0.01, 1.0)], 10_000)
   # title, turns, how much of the task dp_accounting does, jdp's function, dp_accounting's
-  tasks: tuple[tuple[str, int, float, Callable[[], Any], Callable[[], Any]], ...] = (
+  tasks: tuple[tuple[str, int, float, Callable[[], object], Callable[[], object]], ...] = (
     (
       "epsilon (q=.01, z=1, T=1e4)", 10, 1.0,
       lambda: accounting.epsilon(run(), _DELTA), one,
@@ -105,7 +105,7 @@ def _distinct(rng: np.random.Generator, count: int) -> list[tuple[float, float]]
   return list(zip(q.tolist(), z.tolist(), strict=True))
 
 
-def _peer() -> Any:
+def _peer() -> ModuleType:
   """dp_accounting. `loading` states the memory of a process that does not import it."""
   import dp_accounting.pld
   import dp_accounting.rdp
@@ -117,7 +117,7 @@ def _their_accountant(kind: str) -> type:
   return {"rdp": _peer().rdp.RdpAccountant, "pld": _peer().pld.PLDAccountant}[kind]
 
 
-def _sampled_gaussian(q: float, z: float) -> Any:
+def _sampled_gaussian(q: float, z: float) -> object:
   """The event that dp_accounting composes."""
   dp_accounting = _peer()
   return dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
@@ -366,7 +366,7 @@ def ledgers(events: int = 1_000_000, done: tuple[int, ...] = (1000, 40_000)) -> 
     yield {"title": "files and checkpoint of a block of one round", "cpu_seconds": seconds}
 
 
-def _taken(function: Callable[[], Any]) -> dict[str, float]:
+def _taken(function: Callable[[], object]) -> dict[str, float]:
   """What a call takes."""
   before, start = time.process_time(), time.perf_counter()
   function()

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import jax
@@ -19,11 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jdp.random
 from experiments.benchmarks.harness import Row, benchmark
 from experiments.benchmarks.training import MODELS, workload
+from experiments.runner.options import needed
 from experiments.runner.reports.tables import table
 from jdp import federated, mechanisms, queries, sampling, transforms
 from jdp.numerics import compensated
-
-PyTree = Any
+from jdp.queries.base import PyTree
 
 CHIP_MEMORY = 15.75 * 2**30
 """Bytes of a TPU v5e that programs may use."""
@@ -219,7 +219,7 @@ def _round_of(algorithm: federated.FederatedAlgorithm, params: PyTree, clients: 
   return algorithm.round, (*keys, algorithm.init(params), clients)
 
 
-def host_callbacks(traced: Any) -> list[str]:
+def host_callbacks(traced: jax.stages.Traced) -> list[str]:
   """The primitives of a traced function, or of what it calls, that come back to the host."""
   return sorted(set(re.findall(r"\b(\w*callback|debug_print|infeed|outfeed)\[", str(traced.jaxpr))))
 
@@ -279,21 +279,21 @@ def _said(find: Callable[[], Row]) -> Row:
     return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
 
 
-def _lowered(lowered: Any) -> Row:
+def _lowered(lowered: jax.stages.Lowered) -> Row:
   """What the text of a program shows."""
   return {"float64_products": float64_products(lowered.as_text())}
 
 
-def _compiled(lowered: Any) -> Row:
+def _compiled(lowered: jax.stages.Lowered) -> Row:
   """What the text shows, and what the compiler says."""
   found = _lowered(lowered)
   try:
     program = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
-    if (needed := needed_memory(str(error))) is None:
+    if (memory_needed := needed_memory(str(error))) is None:
       raise
-    return found | {"memory": needed}
-  memory, cost = program.memory_analysis(), program.cost_analysis()
+    return found | {"memory": memory_needed}
+  memory, cost = needed(program.memory_analysis()), needed(program.cost_analysis())
   # The compiler's estimate is negative where it does not know how often a loop turns.
   return found | {
     "memory": memory.argument_size_in_bytes

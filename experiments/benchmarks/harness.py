@@ -47,7 +47,7 @@ _OWN = ("subject", "name", "smallest")  # what the command line holds beside opt
 class Case(NamedTuple):
   """A case to time: `run` does `work` units of work (vectors, clients, values) in one call."""
 
-  run: Callable[[], Any]
+  run: Callable[[], object]
   work: float
 
 
@@ -108,7 +108,7 @@ class Timing(NamedTuple):
   cpu_seconds: float | None = None
 
 
-def compiled(function: Callable[..., Any], *args: Any, work: float) -> Case:
+def compiled(function: Callable[..., object], *args: object, work: float) -> Case:
   """The case that calls a function, compiled, with these arguments."""
   return Case(partial(jax.jit(function), *args), work)
 
@@ -205,14 +205,14 @@ def _process(
   return subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
 
 
-def apart(function: Callable[..., Any], *args: Any, devices: int | None = None) -> Any:
+def apart(function: Callable[..., Any], *args: object, devices: int | None = None) -> Any:
   """What a module's function returns, as JSON data, called in a process that imports no other."""
   (found,) = together(function, [args], devices=devices)
   return found
 
 
 def together(
-  function: Callable[..., Any], calls: Sequence[Sequence[Any]], *, devices: int | None = None
+  function: Callable[..., Any], calls: Sequence[Sequence[object]], *, devices: int | None = None
 ) -> list[Any]:
   """`apart` for several calls at once, each in a process of its own."""
   program = (
@@ -307,18 +307,18 @@ def _timings(row: Row) -> str:
   return table(head, lines)
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flat(row: Row, prefix: str = "") -> dict[str, str]:
   """A row's cells by name, with those of what it holds, and without the machine's facts."""
   cells: dict[str, str] = {}
   for name, value in row.items():
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
       cells |= _flat(value, f"{prefix}{name} ") if name != "machine" else {}
     else:
       cells[prefix + name] = f"{value:.4g}" if isinstance(value, float) else str(value)
   return cells
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Row:
   """What the figures depend on: versions, devices, cores, and the load of the last minute."""
   return {
     "python": platform.python_version(),
@@ -335,14 +335,14 @@ class Benchmark(NamedTuple):
   """A benchmark; see `benchmark`."""
 
   rows: Callable[..., Iterator[Row]]
-  smallest: Mapping[str, Any]
+  smallest: Mapping[str, object]
   table: Callable[[Sequence[Row]], str]
   plot: Callable[[Sequence[Row], str], None] | None
   failed: Callable[[Sequence[Row]], list[Row]]
 
 
 def benchmark(
-  smallest: Mapping[str, Any] | None = None,
+  smallest: Mapping[str, object] | None = None,
   *,
   table: Callable[[Sequence[Row]], str] = tables,
   plot: Callable[[Sequence[Row], str], None] | None = None,
@@ -411,7 +411,7 @@ def _typed(option: inspect.Parameter) -> dict[str, Any]:
     return {"type": kind, "default": default}
   (element, _) = typing.get_args(kind)
 
-  def read(text: str) -> tuple[Any, ...]:
+  def read(text: str) -> tuple[object, ...]:
     values = tuple(map(element, filter(None, text.split(","))))
     if element is str and not set(values) <= set(default):
       raise argparse.ArgumentTypeError(f"expected some of {','.join(default)}, got {text}")
@@ -421,7 +421,12 @@ def _typed(option: inspect.Parameter) -> dict[str, Any]:
 
 
 def _run(
-  made: Benchmark, *, json: str | None, table: str | None, plot: str | None = None, **options: Any
+  made: Benchmark,
+  *,
+  json: str | None,
+  table: str | None,
+  plot: str | None = None,
+  **options: object,
 ) -> None:
   """Measures, or reads, and prints."""
   if table:

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from jdp.federated import client_mesh, replicate
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import registry
 from jdp.numerics.hadamard import hadamard_transform
+from jdp.queries.base import PyTree
 
 _DRAWS: dict[str, Callable[[jax.Array, tuple[int]], jax.Array]] = {
   "bits": jdp.random.bits,
@@ -53,7 +53,7 @@ def draws(
   keys = generators()
   for count in size:
 
-    def case(draw: Callable[..., Any], key: jax.Array, count: int = count) -> Case:
+    def case(draw: Callable[..., jax.Array], key: jax.Array, count: int = count) -> Case:
       return compiled(lambda key: draw(key, (count,)), key, work=count)
 
     cases = {
@@ -155,7 +155,7 @@ def _numpy_proj_unit(
   return np.sqrt(len(u) / k) * signs * _numpy_hadamard(spread)
 
 
-def _numpy_case(run: Callable[[np.ndarray], Any], dim: int, count: int) -> Case:
+def _numpy_case(run: Callable[[np.ndarray], object], dim: int, count: int) -> Case:
   """So many releases of a unit vector, one after the other."""
   u = np.random.default_rng(0).standard_normal(dim)
   u /= np.linalg.norm(u)
@@ -270,7 +270,9 @@ def stream_cases(dim: int, key: jax.Array, values: int, epsilon: float) -> dict[
   mesh, first = client_mesh(), jax.random.normal(jax.random.key(1), (dim,))
   arguments = replicate((jax.random.split(key, count), first), mesh)
 
-  def streamed(mechanism: mechanisms.LocalMechanism, keys: jax.Array, first: jax.Array) -> Any:
+  def streamed(
+    mechanism: mechanisms.LocalMechanism, keys: jax.Array, first: jax.Array
+  ) -> jax.Array:
     values = lambda i: first + 1e-3 * i.astype(jnp.float32)  # noqa: E731
     return mechanisms.stream_sum(mechanism, keys, values, mesh=mesh)
 
@@ -371,7 +373,7 @@ def compressed_reports(
 
 def _reports(
   dim: int, epsilon: float, count: int, table_key: jax.Array, key: jax.Array
-) -> tuple[Any, mechanisms.LocalMechanism]:
+) -> tuple[PyTree, mechanisms.LocalMechanism]:
   """The reports of so many clients with one input."""
   mechanism = mechanisms.compressed_priv_unit(dim, epsilon, table_key=table_key)
   encode = jax.vmap(lambda own: mechanism.encode(own, jnp.ones(dim)))

@@ -4,7 +4,6 @@ import os
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
 from experiments.benchmarks.peers import jdp_layers, jdp_rounds
+from experiments.runner.options import needed
 from experiments.runner.reports.tables import table
 from jdp import federated, models
 from jdp.data import Examples
@@ -24,11 +24,14 @@ from jdp.mechanisms import priv_unit, scalar_dp, separated
 from jdp.models.language.recurrent import embedded, recurrence
 from jdp.models.language.word_losses import cross_entropies, weighted_cross_entropy
 from jdp.numerics import vectors
+from jdp.queries.base import PyTree
 
+Run = tuple[Callable[..., PyTree], tuple[PyTree, ...]]
+"""A function and its arguments."""
 _CLIP_NORM = 15.0
 
 
-def _clip(update: Any) -> Any:
+def _clip(update: PyTree) -> PyTree:
   """A client's projection."""
   return vectors.clip(update, _CLIP_NORM)
 
@@ -70,7 +73,7 @@ def language_model(words: int = 10_003, clients: int = 256, rounds: int = 7) -> 
   yield {"title": title, "clients": clients, "gigabytes": memory}
 
 
-def _gigabytes(update: federated.LocalUpdate, params: Any, words: int, count: int) -> float:
+def _gigabytes(update: federated.LocalUpdate, params: PyTree, words: int, count: int) -> float:
   """What the sum of clients' clipped updates needs beside its arguments."""
   shapes = jax.eval_shape(lambda: _client(jax.random.key(0), words))
   clients = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes)
@@ -83,9 +86,9 @@ def _gigabytes(update: federated.LocalUpdate, params: Any, words: int, count: in
   return _temporary(jax.jit(total).lower(keys, params, clients).compile()) / 1e9
 
 
-def _temporary(program: Any) -> int:
+def _temporary(program: jax.stages.Compiled) -> int:
   """The bytes that a compiled program needs beside its arguments, by its own analysis."""
-  return program.memory_analysis().temp_size_in_bytes
+  return needed(program.memory_analysis()).temp_size_in_bytes
 
 
 def _tokens(
@@ -147,7 +150,7 @@ def _client(key: jax.Array, words: int) -> Examples:
   return Examples(tokens[0], tokens[1], jnp.ones(_BATCHES * _SEQUENCES))
 
 
-def _size(tree: Any) -> int:
+def _size(tree: PyTree) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
@@ -190,7 +193,7 @@ def cnn_clients(clients: int = 50, rounds: int = 7) -> Iterator[Row]:
     return update(keys[2], params, client, lambda tree: vectors.clip(tree, 0.5))
 
   def plain(params, examples):
-    logits: Any = _Plain().apply({"params": params}, examples.inputs[..., None])
+    logits: PyTree = _Plain().apply({"params": params}, examples.inputs[..., None])
     return jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(logits)), examples.labels])
 
   # No derivative by the images is needed.
@@ -207,7 +210,7 @@ def cnn_clients(clients: int = 50, rounds: int = 7) -> Iterator[Row]:
   yield compared("CNN clients", "clients", cases, rounds)
 
 
-def _one_by_one(function: Callable[..., Any]) -> Callable[..., jax.Array]:
+def _one_by_one(function: Callable[..., PyTree]) -> Callable[..., jax.Array]:
   """Calls a function of (what all share, a client) for each client, and uses all it returns."""
 
   def run(shared, clients):
@@ -220,7 +223,7 @@ def _one_by_one(function: Callable[..., Any]) -> Callable[..., jax.Array]:
   return run
 
 
-def _products(weights: Any, client: Any) -> Any:
+def _products(weights: PyTree, client: PyTree) -> PyTree:
   """Each layer's product, and its derivatives by weights and (but of the images) by data."""
   data, by_results = client
   forward = [x @ w for x, w in zip(data, weights, strict=True)]
@@ -229,7 +232,7 @@ def _products(weights: Any, client: Any) -> Any:
   return forward, by_weights, by_data
 
 
-def _factors(key: jax.Array, count: int) -> tuple[Any, Any]:
+def _factors(key: jax.Array, count: int) -> tuple[PyTree, PyTree]:
   """The weights, and each client's data and derivatives by the products' results."""
 
   def matrices(*sizes):
@@ -363,9 +366,7 @@ def _facts(name: str, layer: jdp_layers.Layer) -> tuple[Row, dict[str, int]]:
     keys = ClientKeys(jax.random.key(0), jax.random.key(1))
     return jax.vmap(lambda client: ghost(keys, (params,), client)[0].norm)(data)
 
-  programs: dict[str, Any] = {
-    case: jax.jit(run).lower(params, data).compile() for case, run in cases.items()
-  }
+  programs = {case: jax.jit(run).lower(params, data).compile() for case, run in cases.items()}
   gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, data)
   exact = [np.asarray(x, np.float64).reshape(len(data), -1) for x in jax.tree.leaves(gradients)]
   lengths = np.linalg.norm(np.concatenate(exact, axis=1), axis=1)
@@ -426,7 +427,7 @@ def _step_rows(
     "ghost norms, chunks of 8": federated.CohortLayout(8, ghost_norms=True),
     "by the rule": None,
   }
-  cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+  cases: dict[str, Run] = {
     _PLAIN: (partial(descend, at_once), (params, batch)),
     "not private, by pieces": (partial(descend, loss), (params, batch)),
   }
@@ -441,20 +442,20 @@ def _step_rows(
   yield from (step | row for row in _measured(cases, clients, rounds))
 
 
-def _measured(
-  cases: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], clients: int, rounds: int
-) -> Iterator[Row]:
+def _measured(cases: Mapping[str, Run], clients: int, rounds: int) -> Iterator[Row]:
   """A row for each case: its time and memory, and their ratios to the first one's."""
   timed, memory = {}, {}
   for name, (run, args) in cases.items():
-    program: Any = jax.jit(run).lower(*args).compile()
+    program = jax.jit(run).lower(*args).compile()
     memory[name], timed[name] = _temporary(program), Case(partial(program, *args), clients)
-  timings: Any = harness.compare(timed, rounds)
+  timings = harness.compare(timed, rounds)
+  first = needed(timings[0].cpu_seconds)
   for timing in timings:
+    used = needed(timing.cpu_seconds)
     yield {
       "case": timing.name,
       "ms": 1e3 * timing.seconds,
-      "cpu_ms": 1e3 * timing.cpu_seconds,
-      "time": timing.cpu_seconds / timings[0].cpu_seconds,
+      "cpu_ms": 1e3 * used,
+      "time": used / first,
       **_memory(memory[timing.name], memory[_PLAIN]),
     }

@@ -8,7 +8,6 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,6 +18,7 @@ from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Row, benchmark
 from jdp import data, models
 from jdp.federated import dp_fedavg, train
+from jdp.queries.base import PyTree
 
 _FEATURES, _CLASSES = 64, 10
 _EXAMPLE_BYTES = 4 * (_FEATURES + 1)
@@ -151,10 +151,10 @@ class FileUsers:
     return inputs.reshape(count, _FEATURES), labels
 
 
-def _numbers(folder: pathlib.Path, users: int, threads: int) -> tuple[Any, models.Loss, Any]:
+def _numbers(folder: pathlib.Path, users: int, threads: int) -> tuple[PyTree, models.Loss, PyTree]:
   """(clients, loss, parameters) of the MLP; users are in memory where no thread reads them."""
   source = FileUsers(folder, users)
-  clients: Any = (
+  clients: PyTree = (
     data.clients_from_source(source, max_examples=_MOST, num_threads=threads)
     if threads
     else data.clients_from_pairs(map(source.__getitem__, range(users)), max_examples=_MOST)
@@ -164,7 +164,7 @@ def _numbers(folder: pathlib.Path, users: int, threads: int) -> tuple[Any, model
   return clients, models.cross_entropy(model), model.init(jax.random.key(0))
 
 
-def _stackoverflow(folder: pathlib.Path, users: int) -> tuple[Any, models.Loss, Any]:
+def _stackoverflow(folder: pathlib.Path, users: int) -> tuple[PyTree, models.Loss, PyTree]:
   """(clients, loss, parameters) of the LSTM, for users of at most 640 tokens."""
   words = data.Vocabulary(tuple(_word_list()))
   texts = data.stackoverflow(folder / "stackoverflow.sqlite")[:users]

@@ -3,8 +3,8 @@
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Case, Row, benchmark, compiled
 from experiments.benchmarks.training import workload
+from experiments.runner.options import needed
 from experiments.runner.reports.tables import table
 from jdp import matrix_factorization as mf
 from jdp import queries, random, sampling
@@ -23,6 +24,7 @@ from jdp.federated.engine.rounds import block
 from jdp.matrix_factorization.banded_matrices import BandedStrategy
 from jdp.matrix_factorization.toeplitz import from_coefficients
 from jdp.models import Loss
+from jdp.queries.base import PyTree
 
 _ROUNDS, _SEPARATION, _BANDS = 2000, 16, 16
 _DRAWS, _INVERSE = f"{_BANDS} rows drawn, nothing else", "banded_inverse, 16 bands"
@@ -122,7 +124,7 @@ def correlated_noise(model: tuple[str, ...] = tuple(_MODELS), rounds: int = 7) -
     }
 
 
-def _per_round(timings: Sequence[harness.Timing], model: Model) -> Mapping[str, Any]:
+def _per_round(timings: Sequence[harness.Timing], model: Model) -> Row:
   """Processor time of one round, and the ratio, by name."""
 
   def milliseconds(timing: harness.Timing) -> float:
@@ -137,7 +139,7 @@ def _query(name: str) -> queries.SumQuery:
 
 
 def _training(
-  model: Model, strategy: mf.Strategy, loss: Loss, params: Any, clients: Examples
+  model: Model, strategy: mf.Strategy, loss: Loss, params: PyTree, clients: Examples
 ) -> Case:
   """Rounds with clients, whose groups take turns."""
   users = model.cohort * _SEPARATION
@@ -160,10 +162,10 @@ def _training(
   )
 
 
-def _releases(query: queries.SumQuery, total: Any, rounds: int) -> Case:
+def _releases(query: queries.SumQuery, total: PyTree, rounds: int) -> Case:
   """Rounds without clients: their noise, on a sum of zeros."""
 
-  def release(carried: Any, _: Any) -> tuple[Any, None]:
+  def release(carried: PyTree, _number: None) -> tuple[PyTree, None]:
     state, so_far = carried
     key = jax.random.fold_in(random.seeded_key(0), state.step)
     result, _, state = query.finalize(key, state, total)
@@ -185,7 +187,7 @@ def _draws(dim: int) -> Case:
   return compiled(draw, random.seeded_key(0), work=1)
 
 
-def _going_on(advance: Callable[[Any], Any], state: Any, rounds: int) -> Case:
+def _going_on(advance: Callable[[PyTree], PyTree], state: PyTree, rounds: int) -> Case:
   """Each call does the next rounds, in place of the state before them.
 
   The first calls are made here: in its first rounds a banded inverse draws fewer rows than bands.
@@ -194,7 +196,7 @@ def _going_on(advance: Callable[[Any], Any], state: Any, rounds: int) -> Case:
   for _ in range(0, _BANDS, rounds):
     state = advance(state)
 
-  def run() -> Any:
+  def run() -> PyTree:
     nonlocal state
     state = advance(state)
     return state
@@ -217,8 +219,8 @@ def all_noise(noise: str, parameters: int) -> Row:
   """The row of one strategy, in a process whose peak is its own."""
   query, total = _query(noise), jnp.zeros(parameters)
 
-  def run(key: jax.Array, state: Any) -> Any:
-    def one_round(so_far: Any, number: jax.Array) -> Any:
+  def run(key: jax.Array, state: PyTree) -> PyTree:
+    def one_round(so_far: PyTree, number: jax.Array) -> tuple[PyTree, None]:
       result, _, state = query.finalize(jax.random.fold_in(key, number), so_far[0], total)
       return (state, so_far[1] + result), None
 
@@ -227,7 +229,7 @@ def all_noise(noise: str, parameters: int) -> Row:
   arguments = (random.seeded_key(0), query.init(total))
   before = _peak()
   program = jax.jit(run).lower(*arguments).compile()
-  memory: Any = program.memory_analysis()  # None on a back end without this analysis.
+  memory = needed(program.memory_analysis())  # None on a back end without this analysis.
   begun = time.process_time()
   _, drawn = jax.block_until_ready(program(*arguments))
   used = memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes

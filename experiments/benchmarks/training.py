@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,7 @@ from jdp.federated.draw_and_discard import draw_and_discard_process, spread_inst
 from jdp.federated.draw_and_discard.client_updates import ClientUpdate, exact_update, laplace_update
 from jdp.federated.draw_and_discard.update_stream import arrivals
 from jdp.models.generalised_linear import glm
+from jdp.queries.base import PyTree
 
 _CORES = os.cpu_count() or 1
 MODELS = ("logistic", "MLP", "CNN", "LSTM", "transformer")
@@ -36,15 +36,16 @@ MODELS = ("logistic", "MLP", "CNN", "LSTM", "transformer")
 
 def workload(
   name: str, clients: int, *, small: bool = False, sentences: tuple[int, int] = (4, 16)
-) -> tuple[models.Loss, Any, data.Examples]:
+) -> tuple[models.Loss, PyTree, data.Examples]:
   """A model's loss, its parameters and so many clients.
 
   Users of language models have so many sentences of so many words. Such models may be small.
   """
   own = min(clients, 1000)
   if name in ("logistic", "MLP", "CNN"):
-    model: Any = jdp_rounds.model_of(name.lower())
-    loss, users = models.cross_entropy(model), jdp_rounds.clients_of("federated", own)
+    of_images = jdp_rounds.model_of(name.lower())
+    loss, init = models.cross_entropy(of_images), of_images.init
+    users = jdp_rounds.clients_of("federated", own)
   else:
     words, sizes = (50, {"embedding": 8, "hidden": 8}) if small else (10_003, {})
     model = (
@@ -54,10 +55,11 @@ def workload(
     )
     inputs, labels = np.random.default_rng(0).integers(3, words, (2, own, *sentences), np.int32)
     mask = np.ones((own, sentences[0]), np.float32)
-    loss, users = models.next_word_loss(model), data.Examples(inputs, labels, mask)
+    loss, init = models.next_word_loss(model), model.init
+    users = data.Examples(inputs, labels, mask)
   # The first thousand clients are repeated.
   users = jax.tree.map(lambda x: jnp.asarray(x[np.arange(clients) % own]), users)
-  return loss, jax.jit(model.init)(jax.random.key(0)), users
+  return loss, jax.jit(init)(jax.random.key(0)), users
 
 
 _UNITS = {"federated": "clients", "example": "examples"}
@@ -206,7 +208,7 @@ def _jdp_cases(
 
 def _shares(
   turns: Sequence[Mapping[str, harness.Turn]], layouts: Mapping[int, list[str]]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Row]:
   """The shares that the binary and the script have of the best layout's rate.
 
   Processor time is compared where as many devices share the work.
@@ -224,7 +226,7 @@ def _shares(
 
 def share(
   turns: Sequence[Mapping[str, harness.Turn]], choice: str, layouts: Sequence[str], measure: str
-) -> dict[str, Any]:
+) -> Row:
   """The choice's share of the best layout's rate.
 
   Args:
@@ -407,7 +409,7 @@ def federated_round(
 def _naive_sum(
   client_fn: Callable[..., jax.Array],
   key: jax.Array,
-  params: Any,
+  params: PyTree,
   sample: sampling.Sample,
   clients: data.Examples,
 ) -> jax.Array:
@@ -435,8 +437,8 @@ def draw_and_discard(updates: int = 4096, rounds: int = 7) -> Iterator[Row]:
   users = jnp.arange(updates, dtype=jnp.int32) % _USERS
   gradient = glm("multinomial", (_FEATURES,), _CLASSES).gradient
 
-  def case(update: ClientUpdate, key: jax.Array, **options: Any) -> Case:
-    process = draw_and_discard_process(update, _INSTANCES, **options)
+  def case(update: ClientUpdate, key: jax.Array, in_flight: int = 0) -> Case:
+    process = draw_and_discard_process(update, _INSTANCES, in_flight=in_flight)
     params, noise_key = jnp.zeros((_CLASSES, _FEATURES)), jax.random.key(1)
     start = process.init(spread_instances(noise_key, params, _INSTANCES, update.noise_variance))
     coming = arrivals(users, _USERS)

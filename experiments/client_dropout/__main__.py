@@ -9,28 +9,21 @@ It then computes the cost of each scheme at the publication's setting, for every
 beside the publication's claims.
 """
 
-import dataclasses
 from functools import partial
 
 from experiments.client_dropout import correlated
+from experiments.client_dropout.options import ClientDropoutOptions
 from experiments.client_dropout.report import report_dropout
-from experiments.client_dropout.settings import DropoutOptions, make_noise_plan, make_settings
-from experiments.runner.cohorts import CohortOptions
+from experiments.client_dropout.settings import make_noise_plan, make_settings
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.problems.images import ClassificationOptions, grouped, image_problem
+from experiments.runner.problems.images import classification, grouped
 from experiments.runner.runs.sweep import Sweep, run_sweep
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-
-
-@dataclasses.dataclass(frozen=True)
-class ClientDropoutOptions(TrainingOptions, DropoutOptions, ClassificationOptions, CohortOptions):
-  """The options of this experiment."""
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
   """Reads the data, makes the queries and returns the work."""
-  problem = image_problem(options, arrange=grouped, precision=options.precision)
+  problem = classification(options, options.data_seed, arrange=grouped, precision=options.precision)
   if options.correlated_groups is not None:
     correlated.check(options, problem)
   plan = make_noise_plan(options, problem)

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,10 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments.client_dropout import enumeration
+from experiments.client_dropout.options import ClientDropoutOptions, DropoutOptions
 from experiments.client_dropout.settings import local_training
+from experiments.runner.files import Row
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.tables import epsilon, percent, table
@@ -26,6 +29,7 @@ from jdp.ledger import DurableLedger, Ledger
 from jdp.matrix_factorization import Strategy, banded_toeplitz, identity, square_root_toeplitz
 from jdp.numerics import vectors
 from jdp.queries import SumQuery, correlated_integers
+from jdp.queries.base import PyTree, State
 from jdp.queries.distributed import CorrelatedIntegers
 from jdp.queries.distributed.correlated_integer_sums import on_lattice
 
@@ -37,26 +41,31 @@ _SEED = 256  # bits
 _DELTA = 1e-4  # of enumerated runs
 
 
-def strategy_of(options: Any, name: str) -> Strategy:
+def strategy_of(options: ClientDropoutOptions, name: str) -> Strategy:
   """The strategy of a noise of `NOISES`."""
   if name == "independent":
     return identity(options.num_rounds)
-  return banded_toeplitz(options.num_rounds, options.correlated_groups)
+  return banded_toeplitz(options.num_rounds, needed(options.correlated_groups))
 
 
-def pattern(options: Any) -> dict[str, int]:
+def pattern(options: ClientDropoutOptions) -> dict[str, int]:
   """How far apart the rounds of a user are, and how many."""
-  groups = options.correlated_groups
+  groups = needed(options.correlated_groups)
   return {"min_separation": groups, "max_participations": -(-options.num_rounds // groups)}
 
 
-def multiplier(options: Any) -> float:
+def multiplier(options: DropoutOptions) -> float:
   """That of the one Gaussian release which a run is."""
-  return accounting.calibrate_noise_multiplier(options.target_epsilon, options.delta, 1.0, 1)
+  target = needed(options.target_epsilon)
+  return accounting.calibrate_noise_multiplier(target, options.delta, 1.0, 1)
 
 
 def query_of(
-  options: Any, record: Any, num_clients: int, name: str, modulus_bits: int | None = None
+  options: ClientDropoutOptions,
+  record: PyTree,
+  num_clients: int,
+  name: str,
+  modulus_bits: int | None = None,
 ) -> CorrelatedIntegers:
   """The sum whose runs cost the target epsilon."""
   strategy = on_lattice(strategy_of(options, name))
@@ -72,7 +81,7 @@ def query_of(
   )
 
 
-def check(options: Any, problem: LearningProblem) -> None:
+def check(options: ClientDropoutOptions, problem: LearningProblem) -> None:
   """Refuses options by which no sum can be made.
 
   Raises:
@@ -136,7 +145,7 @@ def expected_error(query: CorrelatedIntegers, here: np.ndarray, *, removed: bool
   return float(np.sqrt(np.mean(expected_errors(query, here, removed=removed) ** 2)))
 
 
-def errors_figure(options: Any, problem: LearningProblem) -> Figure:
+def errors_figure(options: ClientDropoutOptions, problem: LearningProblem) -> Figure:
   """Errors over the rounds, with nobody lost and with the largest loss."""
   made, axes = plots.figure("rounds", "error of the sum over rounds", "noise by the clients")
   n, most = problem.num_users, max(options.dropouts)
@@ -170,7 +179,7 @@ def measured_error(query: CorrelatedIntegers, here: np.ndarray) -> float:
   return float(run(jax.random.key(0), jnp.asarray(here)))
 
 
-def error_rows(options: Any, num_clients: int) -> list[dict[str, Any]]:
+def error_rows(options: ClientDropoutOptions, num_clients: int) -> list[Row]:
   """The errors of each way to be lost at each rate, by those of central noise."""
   query = query_of(options, jnp.zeros(_DIM), num_clients, "correlated")
   own = strategy_of(options, "correlated")
@@ -195,7 +204,7 @@ def error_rows(options: Any, num_clients: int) -> list[dict[str, Any]]:
   return rows
 
 
-def error_table(rows: Iterable[Mapping[str, Any]]) -> str:
+def error_table(rows: Iterable[Row]) -> str:
   """The errors as a table."""
   header = ["clients lost", "how", "by theory", "measured", "if nothing is taken off"]
   return table(
@@ -231,7 +240,7 @@ ENUMERATED = (
 )
 
 
-def enumeration_row(case: Enumerated) -> dict[str, Any]:
+def enumeration_row(case: Enumerated) -> Row:
   """The exact epsilon of a case, and the stated one."""
   short = case.num_rounds == 3
   query = correlated_integers(
@@ -259,7 +268,7 @@ def enumeration_row(case: Enumerated) -> dict[str, Any]:
   }
 
 
-def enumeration_table(rows: Iterable[Mapping[str, Any]]) -> str:
+def enumeration_table(rows: Iterable[Row]) -> str:
   """Exact epsilons beside the stated ones."""
 
   def missed(pairs):
@@ -287,20 +296,18 @@ def enumeration_table(rows: Iterable[Mapping[str, Any]]) -> str:
   )
 
 
-def coarse_row(_: None) -> list[list[Any]]:
+def coarse_row(_: None) -> list[tuple[str, float]]:
   """What one client's two rounds cost on a coarse lattice, by how its fractions are rounded."""
   variance, coefficients = 2.0, (1.0, 0.5)
   client = enumeration.Client((True, True), (variance, variance))
   multiplier_of_both = math.sqrt(variance) / math.hypot(coefficients[0], sum(coefficients))
-  rows: list[list[Any]] = [
-    ["none: Gaussian noise", accounting.gaussian_epsilon(multiplier_of_both, _DELTA)]
-  ]
+  rows = [("none: Gaussian noise", accounting.gaussian_epsilon(multiplier_of_both, _DELTA))]
   for name, rounding in (
     ("at random", enumeration.by_discrete_gaussian),
     ("to the nearest integer", enumeration.by_nearest),
   ):
     found = enumeration.sums([client], coefficients, width=40, rounding=rounding)
-    rows.append([name, enumeration.epsilon(found, enumeration.moves(2, 1), _DELTA)])
+    rows.append((name, enumeration.epsilon(found, enumeration.moves(2, 1), _DELTA)))
   return rows
 
 
@@ -308,11 +315,11 @@ class _State(NamedTuple):
   """Who reports in the round, bool [2, n], and the state of the sum."""
 
   present: jax.Array
-  sum: Any
+  sum: State
 
 
 def algorithm_of(
-  options: Any, problem: LearningProblem, query: CorrelatedIntegers
+  options: ClientDropoutOptions, problem: LearningProblem, query: CorrelatedIntegers
 ) -> FederatedAlgorithm:
   """Federated averaging of groups in turns. Its clients are pairs: data, whether one reports."""
   n = problem.num_users
@@ -349,8 +356,11 @@ def algorithm_of(
 
 
 def trained(
-  options: Any, problem: LearningProblem, folder: pathlib.Path, case: tuple[str, float]
-) -> dict[str, Any]:
+  options: ClientDropoutOptions,
+  problem: LearningProblem,
+  folder: pathlib.Path,
+  case: tuple[str, float],
+) -> Row:
   """A training of groups in turns, with noise by all users, of whom some are lost for good.
 
   Args:
@@ -393,7 +403,7 @@ def trained(
   }
 
 
-def training_table(rows: Iterable[Mapping[str, Any]]) -> str:
+def training_table(rows: Iterable[Row]) -> str:
   """Accuracies at equal epsilon."""
   return table(
     [
@@ -416,7 +426,7 @@ def training_table(rows: Iterable[Mapping[str, Any]]) -> str:
   )
 
 
-def bytes_table(options: Any, problem: LearningProblem) -> str:
+def bytes_table(options: ClientDropoutOptions, problem: LearningProblem) -> str:
   """What a client sends in a round, and keeps, by the bits of an integer."""
   record = jax.eval_shape(problem.init, jax.random.key(0))
   own = strategy_of(options, "correlated")

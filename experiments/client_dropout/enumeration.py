@@ -8,7 +8,7 @@ the clients. It knows nothing of the proof.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -53,7 +53,7 @@ def sums(
   Sums beyond `width` wrap around; take it so large that they hardly occur.
   """
   values = np.arange(-width, width + 1)
-  spectrum: Any = 1.0
+  spectrum: float | np.ndarray = 1.0
   for client in clients:
     rows = _rows(client, coefficients, values, rounding)
     spectrum = spectrum * np.fft.fftn(np.fft.ifftshift(_seen(rows, client.present)))

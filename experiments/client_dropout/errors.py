@@ -7,7 +7,7 @@ guarantee covers it. The second is measured on made-up updates, and tells nothin
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from matplotlib.figure import Figure
 
+from experiments.client_dropout.options import ClientDropoutOptions, DropoutOptions
 from experiments.client_dropout.settings import (
   LOST,
   NoisePlan,
@@ -29,9 +30,9 @@ from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp.federated.dropout import DropoutModel, stage_counts
+from jdp.queries.base import PyTree
 from jdp.queries.distributed import DistributedSum, IntegerSum
 
-PyTree = Any
 DRAWS = 1000  # rounds of which losses are averaged
 NOISES = 3  # rounds of which the noise is measured
 
@@ -127,7 +128,7 @@ def released(
   return query.finalize(noise_key, state, jnp.sum(encoded, axis=0), counts)[0]
 
 
-def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:
+def losses_table(options: ClientDropoutOptions, problem: LearningProblem, params: PyTree) -> str:
   """The survivors of each dropout model and rate, and what their average gets wrong."""
   made = updates_of(options, problem, problem.num_users)
   updates = jax.vmap(lambda update: ravel_pytree(update)[0])(
@@ -158,7 +159,7 @@ def losses_table(options: Any, problem: LearningProblem, params: PyTree) -> str:
   return table(header, rows)
 
 
-def survivors_figure(options: Any, problem: LearningProblem) -> Figure:
+def survivors_figure(options: ClientDropoutOptions, problem: LearningProblem) -> Figure:
   """The numbers of survivors over the rounds of a run, of each dropout model, and the floor."""
   rate = max(options.dropouts)
   made, axes = plots.figure("rounds", "survivors", f"{percent(rate, 0)} of the clients lost")
@@ -184,7 +185,7 @@ def _survivors(lost: DropoutModel, begin: jax.Array, keys: jax.Array) -> jax.Arr
 
 
 def noise_table(
-  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
+  options: ClientDropoutOptions, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
 ) -> str:
   """The error that noise makes in each setting, measured, beside its guarantee and accuracy."""
   updates = _made_up(options, problem)
@@ -219,7 +220,7 @@ def _measured_noise(
   return float(np.mean(squares)) ** 0.5
 
 
-def _made_up(options: Any, problem: LearningProblem) -> PyTree:
+def _made_up(options: DropoutOptions, problem: LearningProblem) -> PyTree:
   """Random updates of all clients, each as long as the bound, [n, ...]."""
   flat, unravel = ravel_pytree(problem.init(jax.random.key(0)))
 

@@ -7,13 +7,15 @@ Clients report integers with Skellam noise under masks, and calibrate under mask
 import math
 import pathlib
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
+from experiments.client_dropout.options import ClientDropoutOptions, DropoutOptions
 from experiments.client_dropout.settings import updates_of
+from experiments.runner.files import Row
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp import accounting, random
@@ -36,12 +38,12 @@ def neighbours(num_clients: int) -> int:
 
 
 def trained(
-  options: Any,
+  options: ClientDropoutOptions,
   problem: LearningProblem,
   noise_multiplier: float,
   folder: pathlib.Path,
   case: tuple[float, float],
-) -> dict[str, Any]:
+) -> Row:
   """A training of the first `--masked_clients` users, calibrated once.
 
   Args:
@@ -56,7 +58,7 @@ def trained(
     whose sum opened), "accuracy", "epsilon" against the server and "seconds" (the median of a
     round's aggregation).
   """
-  n, bound, bits = options.masked_clients, options.clip_norm, options.modulus_bits
+  n, bound, bits = needed(options.masked_clients), options.clip_norm, options.modulus_bits
   share, rate = case
   degree = options.masked_neighbours or neighbours(n)
   threshold = max(1, math.ceil(share * degree))
@@ -103,10 +105,10 @@ def _event(num_clients: int, query: SkellamSum) -> Round:
   return Round(everybody, query, relation=Relation.ZERO_OUT, observer=Observer.SERVER)
 
 
-def masked_table(options: Any, problem: LearningProblem, rows: Iterable[Mapping[str, Any]]) -> str:
+def masked_table(options: DropoutOptions, problem: LearningProblem, rows: Iterable[Row]) -> str:
   """What opened, its guarantee, and what it cost."""
   size = randomized_hadamard(problem.dim).dim * options.modulus_bits / 8 / 1000
-  degree = options.masked_neighbours or neighbours(options.masked_clients)
+  degree = options.masked_neighbours or neighbours(needed(options.masked_clients))
   header = [
     "must answer",
     "clients lost",

@@ -6,7 +6,7 @@ It tabulates epsilons and rounds at the publication's setting, collusion, and bi
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax.numpy as jnp
 from matplotlib.figure import Figure
@@ -20,6 +20,7 @@ from jdp.queries.distributed import DistributedSum
 from jdp.queries.distributed.integer_sums import plan_grid
 
 Z, ROUNDS, DELTA, CLIENTS = 144.49, 1500, 1e-5, 1000
+Number = TypeVar("Number")
 _RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 _SCHEMES = {
   "no calibration": uncalibrated(),
@@ -74,7 +75,7 @@ def possible_rounds(name: str, observer: str, rate: float) -> int:
   return math.floor(ROUNDS * realised * (1 + 1e-6))
 
 
-def _by_rate(value: Callable[[str, str, float], Any], form: Callable[[Any], str]) -> str:
+def _by_rate(value: Callable[[str, str, float], Number], form: Callable[[Number], str]) -> str:
   rows = (
     [name, observer, *(form(value(name, observer, rate)) for rate in _RATES)]
     for name in _SCHEMES

@@ -4,13 +4,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.client_dropout import correlated, errors, masked, privacy
-from experiments.client_dropout.settings import INTEGERS, LABELS, LOST, NoisePlan, lines
+from experiments.client_dropout.options import LABELS, LOST, ClientDropoutOptions, DropoutOptions
+from experiments.client_dropout.settings import INTEGERS, NoisePlan, lines
 from experiments.runner.problems.images import data_name
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
@@ -26,18 +26,24 @@ from experiments.runner.reports.tables import epsilon, percent, properties, tabl
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
-from jdp.events import DistributedGaussianSum, SkellamSum
+from jdp.events import DistributedGaussianSum, QueryEvent, Round, SkellamSum
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
+from jdp.queries.base import PyTree
 from jdp.queries.distributed.integer_sums import Grid
 
 _EPSILON = "ε of the run so far, against the models' readers"
 
 
 def report_dropout(
-  workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan, results: Sequence[Row]
+  workdir: Workdir,
+  options: ClientDropoutOptions,
+  problem: LearningProblem,
+  plan: NoisePlan,
+  results: Sequence[Row],
 ) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
   rows = [{**row, **_realised(workdir, row, options)} for row in summarise(results)]
@@ -51,7 +57,7 @@ def report_dropout(
 
 def _parts(
   workdir: Workdir,
-  options: Any,
+  options: ClientDropoutOptions,
   problem: LearningProblem,
   plan: NoisePlan,
   rows: list[Row],
@@ -88,7 +94,7 @@ def _parts(
   yield Part("What was measured", _measured(options, problem, plan), printed=False)
 
 
-def _realised(workdir: Workdir, row: Row, options: Any) -> Row:
+def _realised(workdir: Workdir, row: Row, options: ClientDropoutOptions) -> Row:
   """What a setting's ledgers say.
 
   These are its realised noise, the worst epsilon against the server, and the number of abandoned
@@ -97,10 +103,16 @@ def _realised(workdir: Workdir, row: Row, options: Any) -> Row:
   spent = [
     finished_ledger(workdir.path / row["setting"] / str(seed)) for seed in range(row["seeds"])
   ]
-  asked = {"delta": options.delta, "accountant": options.accountant, "observer": Observer.SERVER}
-  server = max(accounting.epsilon(one, **asked) for one in spent)
-  rounds: list[Any] = [entry for one in spent for entry in one.entries]
-  events = [(e.query, count) for e, count in rounds if e.observer == Observer.MODEL]
+  server = max(
+    accounting.epsilon(one, options.delta, accountant=options.accountant, observer=Observer.SERVER)
+    for one in spent
+  )
+  events = [
+    (event.query, count)
+    for one in spent
+    for event, count in one.entries
+    if isinstance(event, Round) and event.observer == Observer.MODEL
+  ]
   variances = np.array([_multiplier(query) ** 2 for query, _ in events])
   counts = np.array([count for _, count in events])
   # An abandoned round releases nothing, so its noise does not count in the realised multiplier. An
@@ -115,13 +127,14 @@ def _realised(workdir: Workdir, row: Row, options: Any) -> Row:
   }
 
 
-def _multiplier(query: DistributedGaussianSum | SkellamSum) -> float:
+def _multiplier(query: QueryEvent) -> float:
   if isinstance(query, SkellamSum):
     return (query.share_variance * int(query.num_shares)) ** 0.5 / query.l2_norm
+  assert isinstance(query, DistributedGaussianSum)
   return float(query.stddev) / float(query.clip_norm)
 
 
-def _table(options: Any, rows: Sequence[Row]) -> str:
+def _table(options: TrainingOptions, rows: Sequence[Row]) -> str:
   header = [
     "run",
     "realised z",
@@ -146,7 +159,9 @@ def _table(options: Any, rows: Sequence[Row]) -> str:
   return table(header, lines)
 
 
-def _rounds_figures(workdir: Workdir, options: Any, results: Sequence[Row]) -> dict[str, Figure]:
+def _rounds_figures(
+  workdir: Workdir, options: ClientDropoutOptions, results: Sequence[Row]
+) -> dict[str, Figure]:
   """Accuracy and epsilon over the rounds."""
   by_label, figures = curves(workdir, results), {}
   for metric in ("test_accuracy", "central_epsilon"):
@@ -162,7 +177,7 @@ def _rounds_figures(workdir: Workdir, options: Any, results: Sequence[Row]) -> d
   return figures
 
 
-def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
+def _dropout_figure(options: ClientDropoutOptions, rows: Sequence[Row]) -> Figure:
   figure, axes = plots.figure("clients lost", "", _title(options))
   style.percent(axes.xaxis)
   style.metric_axis(axes.yaxis, "test_accuracy")
@@ -175,13 +190,13 @@ def _dropout_figure(options: Any, rows: Sequence[Row]) -> Figure:
   return figure
 
 
-def _title(options: Any) -> str:
+def _title(options: ClientDropoutOptions) -> str:
   data = f"{data_name(options)} ({options.partition})"
   lost = ", ".join(LOST[name] for name in options.dropout_models)
   return statements.marked(f"Client dropout, {data}, lost: {lost}", options)
 
 
-def _compared(options: Any, plan: NoisePlan) -> str:
+def _compared(options: DropoutOptions, plan: NoisePlan) -> str:
   return f"""Every round announces all {plan.num_clients} clients. Each trains on its own data, its
 difference clipped to C = {options.clip_norm:g} after every batch, and adds its share of noise; some
 vanish before they report, and their shares with them. "Realised z" is the root mean square over the
@@ -189,7 +204,7 @@ rounds of the noise's standard deviation over the bound on a client, as the ledg
 was {rounded_up(plan.noise_multiplier, 4)}. The average is over those who reported."""
 
 
-def _guaranteed(options: Any, rows: Sequence[Row], results: Sequence[Row]) -> str:
+def _guaranteed(options: TrainingOptions, rows: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""All data of one user, under zero-out (the user's vector replaced by zero, its noise
 still added), given who took part when, from the run's `ledger.jsonl`. The server follows the
 protocol and sees sums only: secure aggregation is assumed here, not run. All clients add their
@@ -203,7 +218,7 @@ noise: for those who do not, see below. Who vanishes must not depend on the data
 {statements.not_covered("the test examples")}"""
 
 
-def _losses(options: Any, problem: LearningProblem, params: Any) -> str:
+def _losses(options: ClientDropoutOptions, problem: LearningProblem, params: PyTree) -> str:
   return f"""{errors.DRAWS} rounds each, without noise, from the last model of the first run. The
 error of the survivors' average is by the length of everybody's average. Its bias is the mean error;
 what chance leaves of so many rounds is taken off. NOT private: no guarantee covers this table.
@@ -212,7 +227,7 @@ what chance leaves of so many rounds is taken off. NOT private: no guarantee cov
 
 
 def _floats_and_integers(
-  options: Any, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
+  options: ClientDropoutOptions, problem: LearningProblem, plan: NoisePlan, rows: Sequence[Row]
 ) -> str:
   integers = rounded_up(plan.grid_stddev or 0.0, 4)
   return f"""The error is the root mean square per weight of what noise, and rounding to integers,
@@ -223,7 +238,9 @@ for integers, whose bound is larger.
 {errors.noise_table(options, problem, plan, rows)}"""
 
 
-def _masked(workdir: Workdir, options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
+def _masked(
+  workdir: Workdir, options: ClientDropoutOptions, problem: LearningProblem, plan: NoisePlan
+) -> str:
   train = partial(masked.trained, options, problem, plan.noise_multiplier, workdir.path)
   cases = list(itertools.product(options.masked_thresholds, options.dropouts))
   rows = kept_rows(cases, train, workdir.path / "masked.jsonl")
@@ -237,7 +254,7 @@ clients, without network and key agreement.
 {masked.masked_table(options, problem, rows)}"""
 
 
-def _correlated(workdir: Workdir, options: Any, problem: LearningProblem) -> str:
+def _correlated(workdir: Workdir, options: ClientDropoutOptions, problem: LearningProblem) -> str:
   train = partial(correlated.trained, options, problem, workdir.path)
   cases = list(itertools.product(correlated.NOISES, options.dropouts))
   rows = kept_rows(cases, train, workdir.path / "correlated.jsonl")
@@ -250,8 +267,10 @@ mean square over the rounds. Epsilon is that of the tightest accountant, under z
 {correlated.training_table(rows)}"""
 
 
-def _correlated_errors(workdir: Workdir, options: Any, problem: LearningProblem) -> str:
-  def compute(_: None) -> Any:
+def _correlated_errors(
+  workdir: Workdir, options: ClientDropoutOptions, problem: LearningProblem
+) -> str:
+  def compute(_: None) -> list[Row]:
     return correlated.error_rows(options, problem.num_users)
 
   (rows,) = kept_rows([None], compute, workdir.path / "correlated_errors.jsonl")
@@ -276,7 +295,7 @@ lattice that is too coarse for the query:
 {table(["rounding of the half", "exact ε"], [[name, f"{found:.3f}"] for name, found in coarse])}"""
 
 
-def _correlated_bytes(options: Any, problem: LearningProblem) -> str:
+def _correlated_bytes(options: ClientDropoutOptions, problem: LearningProblem) -> str:
   return f"""What one of {problem.num_users} clients sends in a round, beside the keys of secure
 aggregation.
 
@@ -326,7 +345,7 @@ have it.
 {privacy.bits_table(dim, plan.num_clients, plan.noise_multiplier)}"""
 
 
-def _measured(options: Any, problem: LearningProblem, plan: NoisePlan) -> str:
+def _measured(options: ClientDropoutOptions, problem: LearningProblem, plan: NoisePlan) -> str:
   training = (
     f"{options.local_epochs} epochs, batches of {options.local_batch_size}, "
     f"learning rate {options.local_learning_rate:g}"
@@ -349,5 +368,5 @@ clients' noise was drawn at once, from the exact distribution of its sum.
 {properties(facts)}"""
 
 
-def _integers(options: Any, grid: Grid) -> str:
+def _integers(options: DropoutOptions, grid: Grid) -> str:
   return f"{options.modulus_bits} bits, S = {rounded_up(grid.l2_norm * grid.spacing, 4)} C"

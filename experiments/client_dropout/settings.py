@@ -1,21 +1,22 @@
 """What the client-dropout experiment compares: noise schemes and dropout models."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 
+from experiments.client_dropout.options import LABELS, LOST, ClientDropoutOptions, DropoutOptions
 from experiments.runner.cohorts import layout_of
-from experiments.runner.options import option
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.tables import percent
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting
-from jdp import _validate, accounting
+from jdp import accounting
 from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
@@ -31,123 +32,16 @@ from jdp.queries import (
   excess,
   uncalibrated,
 )
+from jdp.queries.base import PyTree
 from jdp.queries.distributed import DistributedSum, IntegerSum
 from jdp.queries.distributed.integer_sums import Grid, plan_grid
 from jdp.queries.distributed.noise_schemes import NoiseScheme
 
 # The number of calibrations of each scheme of integers.
 INTEGERS = {"integers": 0, "integers_calibrated": 1}
-LABELS = {
-  "uncalibrated": "no calibration",
-  "calibrated": "calibration inside",
-  "outside": "calibration outside",
-  "excess": "excess noise removed",
-  "central": "central noise",
-  "integers": "integers uncalibrated",
-  "integers_calibrated": "integers calibrated",
-}
-LOST = {"independent": "anybody", "bursty": "in bursts", "by_size": "by size"}
-_count = partial(_validate.integer, 1)
 # The grid depends on the noise, and the noise on the grid's bound. Each step of the fixed-point
 # iteration gains a digit or more.
 _ITERATIONS = 20
-
-
-@dataclasses.dataclass(frozen=True)
-class DropoutOptions:
-  """The options that say which clients vanish, and which of them add which noise."""
-
-  SUBJECT = "Who vanishes, and who adds which noise"
-
-  schemes: tuple[str, ...] = option(
-    ("uncalibrated", "calibrated"),
-    "Who adds which noise; a run for each, and dropout model, and dropout.",
-    choices=tuple(LABELS),
-  )
-  dropouts: tuple[float, ...] = option(
-    (0.0, 0.3), "Shares of clients lost.", check=_validate.probability
-  )
-  dropout_models: tuple[str, ...] = option(
-    ("independent",),
-    "Who is lost: anybody; groups of clients for several rounds; clients with more data more "
-    "often.",
-    choices=tuple(LOST),
-  )
-  mean_rounds: float = option(
-    5.0, "Rounds for which a group is away (bursty).", check=_validate.positive
-  )
-  burst_clients: int = option(
-    1, "Clients of a group, who leave and return together (bursty).", check=_count
-  )
-  calibration_dropout: float = option(
-    0.0,
-    "Share of those who reported that is lost before it calibrates.",
-    check=_validate.probability,
-  )
-  max_dropout: float = option(
-    0.5,
-    "The largest dropout that excess noise, or correlated integers, suffice for.",
-    check=_validate.probability,
-  )
-  min_clients: int = option(
-    2, "Rounds with fewer clients at any stage are abandoned.", check=_count
-  )
-  average_errors: bool = option(
-    False,
-    "Compare survivors' averages with everybody's, without noise, as no observer of a deployment "
-    "could: this comparison is NOT private.",
-  )
-  noise_multiplier: float | None = option(
-    None,
-    "z, planned: stddev of all clients' noise over C.",
-    check=_validate.positive,
-    group="noise",
-  )
-  target_epsilon: float | None = option(
-    None,
-    "Epsilon of the run, if nobody is lost, that z is calibrated for.",
-    check=_validate.positive,
-    group="noise",
-  )
-  delta: float = option(
-    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
-  clip_norm: float = option(
-    1.0, "C: L2 norm of a client's difference, at all times.", check=_validate.positive
-  )
-  modulus_bits: int = option(
-    16, "Bits of each weight that a client sends (integers).", check=_count
-  )
-  masked_clients: int | None = option(
-    None,
-    "The first so many users train once more at each dropout, on integers whose sums really open "
-    "under secure aggregation, message by message. Default: no such training.",
-    check=partial(_validate.integer, 3),
-    most=10_000,
-  )
-  masked_rounds: int = option(10, "Rounds of that training.", check=_count)
-  masked_neighbours: int | None = option(
-    None,
-    "Clients that one shares masks with there: an even number. Default: 2 log2 of their number.",
-    check=partial(_validate.integer, 2),
-  )
-  masked_thresholds: tuple[float, ...] = option(
-    (0.5,),
-    "Shares of a client's neighbours that must answer for the sum to open; a training for each.",
-    check=_validate.probability,
-  )
-  correlated_groups: int | None = option(
-    None,
-    "Users train once more in so many groups that take turns, on integers with noise by all users: "
-    "independent, and correlated by as many bands. Default: no such training.",
-    check=_count,
-    most=1_000,
-  )
-  local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
-  local_epochs: int = option(1, "Passes over the client's examples.", check=_count)
-  local_batch_size: int = option(
-    5, "Examples of a local step; each is followed by clipping.", check=_count
-  )
 
 
 class NoisePlan(NamedTuple):
@@ -168,7 +62,7 @@ class NoisePlan(NamedTuple):
   grid_stddev: float | None
 
 
-def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
+def make_noise_plan(options: ClientDropoutOptions, problem: LearningProblem) -> NoisePlan:
   """Chooses the noise.
 
   Raises:
@@ -178,7 +72,11 @@ def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
   if z is None:
     # The plan is for nobody lost: all clients take part in every round.
     z = accounting.calibrate_noise_multiplier(
-      options.target_epsilon, options.delta, 1.0, options.num_rounds, accountant=options.accountant
+      needed(options.target_epsilon),
+      options.delta,
+      1.0,
+      options.num_rounds,
+      accountant=options.accountant,
     )
   if not any(name in INTEGERS for name in options.schemes):
     return NoisePlan(problem.num_users, z, None, None)
@@ -187,7 +85,7 @@ def make_noise_plan(options: Any, problem: LearningProblem) -> NoisePlan:
   return NoisePlan(problem.num_users, z, *_fit_grid(options, problem, z))
 
 
-def _for_integers(options: Any, grid: Grid) -> float:
+def _for_integers(options: ClientDropoutOptions, grid: Grid) -> float:
   """z for the target of Skellam noise, which may have a looser bound than that of floats."""
 
   def plan(z: float) -> Ledger:
@@ -196,11 +94,11 @@ def _for_integers(options: Any, grid: Grid) -> float:
     return Ledger().append(event, count=options.num_rounds)
 
   return accounting.calibrate_noise(
-    options.target_epsilon, options.delta, plan, accountant=options.accountant
+    needed(options.target_epsilon), options.delta, plan, accountant=options.accountant
   )
 
 
-def _fit_grid(options: Any, problem: LearningProblem, z: float) -> tuple[Grid, float]:
+def _fit_grid(options: DropoutOptions, problem: LearningProblem, z: float) -> tuple[Grid, float]:
   dim = randomized_hadamard(problem.dim).dim
   stddev = z
   for _ in range(_ITERATIONS):
@@ -212,7 +110,7 @@ def _fit_grid(options: Any, problem: LearningProblem, z: float) -> tuple[Grid, f
   return grid, stddev
 
 
-def scheme_of(options: Any, name: str) -> NoiseScheme:
+def scheme_of(options: DropoutOptions, name: str) -> NoiseScheme:
   """The scheme of that name."""
   made: dict[str, Callable[[], NoiseScheme]] = {
     "uncalibrated": uncalibrated,
@@ -224,7 +122,7 @@ def scheme_of(options: Any, name: str) -> NoiseScheme:
   return made[name]()
 
 
-def local_training(options: Any, problem: LearningProblem) -> LocalUpdate:
+def local_training(options: DropoutOptions, problem: LearningProblem) -> LocalUpdate:
   """What a client computes."""
   return local_sgd(
     problem.loss,
@@ -234,7 +132,9 @@ def local_training(options: Any, problem: LearningProblem) -> LocalUpdate:
   )
 
 
-def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> list[Setting]:
+def make_settings(
+  options: ClientDropoutOptions, problem: LearningProblem, plan: NoisePlan
+) -> list[Setting]:
   """The rows of the table: each scheme at each dropout.
 
   Raises:
@@ -244,7 +144,7 @@ def make_settings(options: Any, problem: LearningProblem, plan: NoisePlan) -> li
   for line in lines(options):
     query = query_of(options, problem, plan, line.scheme)
     for rate in options.dropouts:
-      make = partial(
+      make: Make = partial(
         client_dropout,
         local_training(options, problem),
         query,
@@ -282,7 +182,7 @@ class Line(NamedTuple):
   lost: str
 
 
-def lines(options: Any) -> list[Line]:
+def lines(options: DropoutOptions) -> list[Line]:
   """The pairs of a scheme and a dropout model, in the order of the settings."""
   models = options.dropout_models
   if len(models) == 1:
@@ -292,7 +192,7 @@ def lines(options: Any) -> list[Line]:
 
 
 def query_of(
-  options: Any, problem: LearningProblem, plan: NoisePlan, name: str
+  options: DropoutOptions, problem: LearningProblem, plan: NoisePlan, name: str
 ) -> DistributedSum | IntegerSum:
   """The sum with the noise of the scheme of that name."""
   c = options.clip_norm
@@ -302,7 +202,7 @@ def query_of(
   return distributed_integers(
     jax.eval_shape(problem.init, jax.random.key(0)),
     c,
-    plan.grid_stddev * c,
+    needed(plan.grid_stddev) * c,
     num_clients=plan.num_clients,
     num_calibrations=INTEGERS[name],
     min_clients=options.min_clients,
@@ -316,7 +216,7 @@ def num_calibrations(query: DistributedSum | IntegerSum) -> int:
 
 
 def dropout_of(
-  options: Any, problem: LearningProblem, name: str, rate: float, calibrations: int
+  options: DropoutOptions, problem: LearningProblem, name: str, rate: float, calibrations: int
 ) -> dropout.DropoutModel:
   """Who is lost before the report and before so many calibrations."""
   n = problem.num_users
@@ -331,8 +231,8 @@ def dropout_of(
 
 
 def updates_of(
-  options: Any, problem: LearningProblem, num_clients: int
-) -> Callable[[jax.Array, Any], Any]:
+  options: DropoutOptions, problem: LearningProblem, num_clients: int
+) -> Callable[[jax.Array, PyTree], PyTree]:
   """(key, parameters) -> the clipped updates of the first so many clients, [clients, ...]."""
   local_update = local_training(options, problem)
   clients = jax.tree.map(lambda x: x[:num_clients], problem.clients)

@@ -6,88 +6,29 @@ the same epsilon. The report shows the accuracy, the error of a round's average 
 round.
 """
 
-import dataclasses
 import math
 from functools import partial
-from types import SimpleNamespace
-from typing import NamedTuple
 
+from experiments.cohort_size.options import LABELS, CohortSizeOptions
 from experiments.cohort_size.report import report_sizes
-from experiments.runner.cohorts import ShardOptions, layout_of
+from experiments.cohort_size.round_errors import Variant
+from experiments.runner.cohorts import layout_of
 from experiments.runner.federation import (
-  Plan,
-  UpdateOptions,
   local_update,
-  make_plan,
+  plan_of_cohorts,
   server_optimizer,
 )
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate
 from jdp.federated import private_federated
 from jdp.guarantees import Unit
-from jdp.mechanisms import LocalMechanism, priv_unit, scalar_dp, separated
-from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
-
-_count = partial(_validate.integer, 1)
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
-_LABELS = {"none": "no privacy", "central": "central", "local": "local and central"}
-_LOCAL = {"runs": ("local",)}
-
-
-@dataclasses.dataclass(frozen=True)
-class CohortSizeOptions(TrainingOptions, UpdateOptions, ProblemOptions, ShardOptions):
-  """The options of this experiment."""
-
-  cohort_sizes: tuple[int, ...] = option(
-    (30, 100, 300),
-    "Expected numbers of users in a round; a run for each.",
-    check=_count,
-  )
-  runs: tuple[str, ...] = option(
-    tuple(_LABELS), "Columns of the table: who adds noise.", choices=tuple(_LABELS)
-  )
-  max_update_norm: float = option(
-    1.0, "Updates are clipped to this L2 norm, by whoever adds the noise.", check=_validate.positive
-  )
-  epsilon_direction: float = option(
-    32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=_epsilon
-  )
-  epsilon_magnitude: float = option(
-    10.0, "eps2, local privacy loss of a release's magnitude (ScalarDP).", check=_epsilon
-  )
-  measured_rounds: int = option(
-    5, "Rounds, all from the first model, by which errors and times are measured.", check=_count
-  )
-
-
-class Variant(NamedTuple):
-  """A run, and what its cohort's average is made of.
-
-  Attributes:
-    setting: what is run.
-    run: who adds noise.
-    size: the expected number of users in a round.
-    plan: its sampler and noise.
-    query: makes its average private.
-    mechanism: what clients release through, or None.
-    noise: root mean square L2 norm of the noise on its average, for updates of the norm
-      --max_update_norm.
-  """
-
-  setting: Setting
-  run: str
-  size: int
-  plan: Plan
-  query: SumQuery
-  mechanism: LocalMechanism | None
-  noise: float
+from jdp.mechanisms import priv_unit, scalar_dp, separated
+from jdp.queries import average, gaussian_sum, no_privacy
 
 
 def prepare(options: CohortSizeOptions) -> Work:
@@ -115,8 +56,7 @@ def prepare(options: CohortSizeOptions) -> Work:
 
 
 def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningProblem) -> Variant:
-  own = {"cohort_size": size, "participation_cap": None}
-  plan = make_plan(SimpleNamespace(**vars(options), **own), problem.num_users)
+  plan = plan_of_cohorts(options, problem.num_users, size)
   radius, mechanism, local_error = options.max_update_norm, None, 0.0
   if run == "local":
     mechanism = separated(
@@ -128,7 +68,7 @@ def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningP
   stddev = 0.0 if run == "none" else plan.noise_multiplier * radius
   sum_query = no_privacy() if run == "none" else gaussian_sum(radius, stddev)
   query = average(sum_query, plan.sampler.expected_size)
-  make = partial(
+  make: Make = partial(
     private_federated,
     local_update(options, problem.loss),
     query,
@@ -139,7 +79,7 @@ def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningP
   )
   setting = Setting(
     f"{run}_{size}",
-    f"{_LABELS[run]}, {size:,}",
+    f"{LABELS[run]}, {size:,}",
     make(**layout_of(options)),
     private=run != "none",
     public=problem.public(Unit.USER),

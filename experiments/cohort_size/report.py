@@ -1,13 +1,13 @@
 """The report of the size of cohorts: accuracy, error and time against it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from experiments.cohort_size.round_errors import all_users_average, round_error
+from experiments.cohort_size.options import LABELS, CohortSizeOptions
+from experiments.cohort_size.round_errors import Variant, all_users_average, round_error
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
@@ -17,9 +17,10 @@ from experiments.runner.reports.tables import percent, properties, table
 from jdp.guarantees import rounded_up
 
 Cell = Callable[[Row], str]
+Finished = FinishedSweep[CohortSizeOptions, Variant]
 
 
-def report_sizes(sweep: FinishedSweep) -> None:
+def report_sizes(sweep: Finished) -> None:
   """Measures rounds, writes results.json, the plots and report.md, and prints the results."""
   workdir, options, problem, variants, results = sweep
   problem = problem._replace(clients=jax.tree.map(jnp.asarray, problem.clients))  # once
@@ -40,7 +41,7 @@ def report_sizes(sweep: FinishedSweep) -> None:
   write_sweep_report(workdir, "cohort_size", title, options, _parts(sweep, summary))
 
 
-def _parts(sweep: FinishedSweep, summary: Sequence[Row]) -> Iterator[Part]:
+def _parts(sweep: Finished, summary: Sequence[Row]) -> Iterator[Part]:
   options, problem = sweep.options, sweep.problem
   metric = problem.headline
 
@@ -71,7 +72,6 @@ def _parts(sweep: FinishedSweep, summary: Sequence[Row]) -> Iterator[Part]:
   yield Part("What was learnt", properties(problem.described), printed=False)
 
 
-_COLUMNS = {"none": "no privacy", "central": "central", "local": "local and central"}
 _FINAL = "The last model, on data of nobody who takes part; ± is the 95 % interval of repetitions."
 _ERRORS = """The root mean square distance of a round's average to the average of all users'
 updates (clipped, where there is noise), of rounds from the first model. In brackets stands that of
@@ -84,12 +84,12 @@ def _of_size(summary: Sequence[Row], size: int) -> dict[str, Row]:
   return {row["run"]: row for row in summary if row["size"] == size}
 
 
-def _table(options: Any, summary: Sequence[Row], cell: Cell) -> str:
+def _table(options: CohortSizeOptions, summary: Sequence[Row], cell: Cell) -> str:
   """A row for each size, a column for each run."""
   rows = (
     [f"{size:,}", *map(cell, _of_size(summary, size).values())] for size in options.cohort_sizes
   )
-  return table(["cohort", *(_COLUMNS[run] for run in options.runs)], rows)
+  return table(["cohort", *(LABELS[run] for run in options.runs)], rows)
 
 
 def _error(row: Row) -> str:
@@ -101,13 +101,13 @@ def _time(row: Row) -> str:
   return f"{1e3 * row['error']['seconds']:.3g}"
 
 
-def _accuracy_figure(options: Any, metric: str, summary: Sequence[Row]) -> Figure:
+def _accuracy_figure(options: CohortSizeOptions, metric: str, summary: Sequence[Row]) -> Figure:
   made = _figure(options, summary, "", lambda row: row[metric])
   style.metric_axis(made.axes[0].yaxis, metric)
   return made
 
 
-def _error_figure(options: Any, summary: Sequence[Row]) -> Figure:
+def _error_figure(options: CohortSizeOptions, summary: Sequence[Row]) -> Figure:
   made = _figure(
     options,
     summary,
@@ -119,7 +119,7 @@ def _error_figure(options: Any, summary: Sequence[Row]) -> Figure:
 
 
 def _figure(
-  options: Any, summary: Sequence[Row], ylabel: str, value: Callable[[Row], Interval]
+  options: CohortSizeOptions, summary: Sequence[Row], ylabel: str, value: Callable[[Row], Interval]
 ) -> Figure:
   title = statements.marked(f"{options.dataset}, {options.model}", options)
   made, axes = plots.figure("expected users of a round", ylabel, title)
@@ -127,5 +127,5 @@ def _figure(
   style.marked_values(axes, {size: f"{size:,}" for size in options.cohort_sizes})
   for run, look in style.series(list(options.runs)).items():
     own = [value(row) for row in summary if row["run"] == run]
-    plots.points(axes, options.cohort_sizes, own, _COLUMNS[run], look)
+    plots.points(axes, options.cohort_sizes, own, LABELS[run], look)
   return made

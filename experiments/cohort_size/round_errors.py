@@ -4,19 +4,45 @@ Only a simulation can know either: they are diagnostics, and no results of a pri
 """
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from experiments.runner.federation import local_update
+from experiments.cohort_size.options import CohortSizeOptions
+from experiments.runner.federation import Plan, local_update
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.runs.sweep import Setting
+from experiments.runner.runs.training import TrainingOptions
 from jdp import random, sampling
 from jdp.federated import FederatedAlgorithm, private_federated
 from jdp.mechanisms import LocalMechanism
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
+
+
+class Variant(NamedTuple):
+  """A run, and what its cohort's average is made of.
+
+  Attributes:
+    setting: what is run.
+    run: who adds noise.
+    size: the expected number of users in a round.
+    plan: its sampler and noise.
+    query: makes its average private.
+    mechanism: what clients release through, or None.
+    noise: root mean square L2 norm of the noise on its average, for updates of the norm
+      --max_update_norm.
+  """
+
+  setting: Setting
+  run: str
+  size: int
+  plan: Plan
+  query: SumQuery
+  mechanism: LocalMechanism | None
+  noise: float
 
 
 class RoundError(NamedTuple):
@@ -33,7 +59,9 @@ class RoundError(NamedTuple):
   seconds: float
 
 
-def all_users_average(options: Any, problem: LearningProblem, clipped: bool) -> np.ndarray:
+def all_users_average(
+  options: CohortSizeOptions, problem: LearningProblem, clipped: bool
+) -> np.ndarray:
   """The average of all users' updates from the first model, clipped or as they are, [d]."""
   number = problem.num_users
   algorithm = _plain_steps(
@@ -46,14 +74,14 @@ def all_users_average(options: Any, problem: LearningProblem, clipped: bool) -> 
 
 
 def round_error(
-  options: Any, problem: LearningProblem, variant: Any, truth: np.ndarray
+  options: CohortSizeOptions, problem: LearningProblem, variant: Variant, truth: np.ndarray
 ) -> RoundError:
   """Measures some rounds from the first model, each with its own cohort and noise.
 
   Args:
     options: of the experiment.
     problem: what is learnt.
-    variant: whose average it is: `plan`, `query`, `mechanism`.
+    variant: whose average it is.
     truth: the average of all users' updates, [d], clipped where the variant's are.
   """
   algorithm = _plain_steps(options, problem, variant.query, variant.plan.sampler, variant.mechanism)
@@ -68,7 +96,7 @@ def round_error(
 
 
 def _plain_steps(
-  options: Any,
+  options: CohortSizeOptions,
   problem: LearningProblem,
   query: SumQuery,
   sampler: sampling.Sampler,
@@ -87,7 +115,7 @@ def _plain_steps(
 
 
 def _round(
-  algorithm: FederatedAlgorithm, options: Any, problem: LearningProblem, number: int
+  algorithm: FederatedAlgorithm, options: TrainingOptions, problem: LearningProblem, number: int
 ) -> tuple[np.ndarray, float]:
   """A round's average, float64 [d], and the processor time it took."""
   params = problem.init(jax.random.key(options.init_seed))

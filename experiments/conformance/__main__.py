@@ -8,7 +8,6 @@ There are two tasks:
   and pass the same implementation without it.
 """
 
-import dataclasses
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,39 +15,14 @@ from typing import NamedTuple
 
 from experiments.conformance import adapters, broken, results
 from experiments.conformance import report as conformance_report
+from experiments.conformance.options import ConformanceOptions
+from experiments.conformance.report import Hunted
 from experiments.runner import files
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import MOST_SEED, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, conformance
+from jdp import conformance
 from jdp.conformance import Finding, Verdict
-from jdp.conformance.suite import PART_TYPES
-
-_KINDS = tuple(kind.__name__ for kind in PART_TYPES)
-
-
-@dataclasses.dataclass(frozen=True)
-class ConformanceOptions:
-  """The options of this experiment."""
-
-  task: tuple[str, ...] = option(
-    ("libraries", "faults"), "What is checked.", choices=("libraries", "faults")
-  )
-  libraries: tuple[str, ...] = option(
-    ("jdp",),
-    "Whose parts; one that is not installed is left out.",
-    choices=adapters.LIBRARIES,
-  )
-  parts: tuple[str, ...] = option(_KINDS, "Kinds of parts of the libraries.", choices=_KINDS)
-  error: float = option(
-    1e-6,
-    "The most probable that one check fails what is correct.",
-    check=partial(_validate.in_range, 1e-12, 0.1),
-  )
-  seed: int = option(
-    0, "Seed of all that is drawn.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
 
 
 class Checked(NamedTuple):
@@ -65,20 +39,6 @@ class Checked(NamedTuple):
   version: str
   findings: dict[str, list[Finding]]
   seconds: dict[str, float]
-
-
-class Hunted(NamedTuple):
-  """What the kit said about a fault.
-
-  Attributes:
-    fault: its name.
-    found: the failures of the broken part.
-    accused: the failures of the part without the fault.
-  """
-
-  fault: str
-  found: list[Finding]
-  accused: list[Finding]
 
 
 def prepare(options: ConformanceOptions) -> Work:

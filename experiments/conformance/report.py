@@ -1,12 +1,26 @@
 """The report of the conformance kit: counts, failures with their witnesses, and all checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from experiments.conformance import results
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.conformance import Finding, Verdict
+
+
+class Hunted(NamedTuple):
+  """What the kit said about a fault.
+
+  Attributes:
+    fault: its name.
+    found: the failures of the broken part.
+    accused: the failures of the part without the fault.
+  """
+
+  fault: str
+  found: list[Finding]
+  accused: list[Finding]
 
 
 def library_parts(
@@ -28,14 +42,15 @@ that a part cannot be put to."""
       yield Part(f"All checks: {name}", _checks_table(findings[name]), printed=False)
 
 
-def faults_part(hunted: Sequence[Any], error: float) -> Part:
+def faults_part(hunted: Sequence[Hunted], error: float) -> Part:
   """The table of faults made on purpose, and which check found each."""
   missed = [own.fault for own in hunted if not own.found]
   accused = [own.fault for own in hunted if own.accused]
   rows = (
-    [own.fault, found.check, found.witness.inputs, found.witness.expected, found.witness.got]
+    [own.fault, found.check, witness.inputs, witness.expected, witness.got]
     for own in hunted
     for found in own.found[:1]
+    if (witness := found.witness)  # which every failure has
   )
   text = f"""{table(["fault", "found by", "given", "expected", "got"], map(results.cells, rows))}
 

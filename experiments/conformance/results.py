@@ -9,18 +9,18 @@ tables. Without a work directory it prints them alone.
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from experiments.runner import files
+from experiments.runner.files import Json, Row
 from experiments.runner.reports.tables import table
 from jdp.conformance import Finding, Verdict
 
 PATH = pathlib.Path(__file__).parent / "results.json"
 FINDINGS = "findings.json"
-Results = Mapping[str, Any]
+Results = Mapping[str, Json]
 
 
-def of_part(findings: Sequence[Finding], seconds: float) -> dict[str, Any]:
+def of_part(findings: Sequence[Finding], seconds: float) -> Row:
   """What was found about all parts of one kind: counts, processor time, failures with witnesses."""
   return {
     **{verdict.value: sum(own.verdict is verdict for own in findings) for verdict in Verdict},
@@ -40,7 +40,7 @@ def of_part(findings: Sequence[Finding], seconds: float) -> dict[str, Any]:
   }
 
 
-def merged(old: Results, new: Results) -> dict[str, Any]:
+def merged(old: Results, new: Results) -> Row:
   """The old results, with those kinds of parts that are in the new ones taken from there.
 
   Parts of another version of a library are dropped.

@@ -9,73 +9,28 @@ part and how far apart. Two samplers see to that:
   groups as the strategy has bands. Sampling amplifies the guarantee then (arXiv 2306.08153).
 """
 
-import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.correlated_noise.options import NONE, CorrelatedNoiseOptions
 from experiments.correlated_noise.report import report_strategies
-from experiments.correlated_noise.strategies import (
-  STRATEGIES,
-  StrategyOptions,
-  make_sampler,
-  make_strategy,
-)
-from experiments.runner.cohorts import GhostNormOptions, layout_of, planned_layout
-from experiments.runner.federation import (
-  FederationOptions,
-  central_delta,
-  local_update,
-  server_optimizer,
-)
+from experiments.correlated_noise.strategies import Variant, make_sampler, make_strategy
+from experiments.runner.cohorts import layout_of, planned_layout
+from experiments.runner.federation import central_delta, local_update, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior
 from experiments.runner.reports.finished_sweep import FinishedSweep
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, sampling
+from jdp import sampling
 from jdp.federated import FederatedAlgorithm, dp_fedavg, federated_averaging
 from jdp.federated.estimators import true_average
 from jdp.guarantees import Relation, Unit
 from jdp.matrix_factorization import Strategy
-
-_count = partial(_validate.integer, 1)
-_NONE = "none"
-
-
-@dataclasses.dataclass(frozen=True)
-class CorrelatedNoiseOptions(
-  TrainingOptions, StrategyOptions, FederationOptions, ProblemOptions, GhostNormOptions
-):
-  """The options of this experiment."""
-
-  runs: tuple[str, ...] = option(
-    (_NONE, "identity", "tree", "banded_toeplitz", "buffered", "banded_inverse"),
-    "Rows of the table: no privacy, and strategies of noise.",
-    choices=(_NONE, *STRATEGIES),
-  )
-  num_rounds: int = option(
-    100, "Rounds of training, which strategies are made for.", check=_count, most=1_000
-  )
-  clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
-  participation_cap: int | None = option(
-    None,
-    "The most rounds of one user, where groups take turns. Default: as many as fit.",
-    check=_count,
-  )
-
-
-class Variant(NamedTuple):
-  """A row of the table; without privacy it has neither strategy nor sampler."""
-
-  setting: Setting
-  strategy: Strategy | None
-  sampler: sampling.Sampler
 
 
 def prepare(options: CorrelatedNoiseOptions) -> Work:
@@ -100,9 +55,9 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
 
 
 def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:
-  if run == _NONE:
+  if run == NONE:
     sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
-    make = partial(
+    make: Make = partial(
       federated_averaging,
       local_update(options, problem.loss),
       true_average(),
@@ -115,10 +70,11 @@ def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) ->
     return Variant(Setting(run, "no privacy", algorithm, private=False, make=make), None, sampler)
   strategy = make_strategy(run, options, problem.num_users)
   sampler = make_sampler(strategy, options, problem.num_users)
-  make = partial(_planned, strategy, sampler, options, problem)
+  planned: Make = partial(_planned, strategy, sampler, options, problem)
+  algorithm = planned(**layout_of(options))
   label = run.replace("_", " ")
   return Variant(
-    Setting(run, label, make(**layout_of(options)), public=problem.public(Unit.USER), make=make),
+    Setting(run, label, algorithm, public=problem.public(Unit.USER), make=planned),
     strategy,
     sampler,
   )
@@ -129,7 +85,9 @@ def _planned(
   sampler: sampling.Sampler,
   options: CorrelatedNoiseOptions,
   problem: LearningProblem,
-  **layout: Any,
+  *,
+  chunk_size: int | None,
+  ghost_norms: bool | None,
 ) -> FederatedAlgorithm:
   """DP-FedAvg with the strategy, whose noise meets the target after the last round."""
   return dp_fedavg(
@@ -148,7 +106,7 @@ def _planned(
     strategy=strategy,
     relation=Relation.ZERO_OUT,
     prior=problem.prior,
-    layout=planned_layout(**layout),
+    layout=planned_layout(chunk_size, ghost_norms=ghost_norms),
   )
 
 

@@ -4,13 +4,17 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
+from experiments.correlated_noise.options import CorrelatedNoiseOptions
+from experiments.correlated_noise.strategies import Variant
 from experiments.runner.federation import central_delta
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.finished_sweep import FinishedSweep
@@ -25,19 +29,21 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import metric, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp.events import CorrelatedGaussianSum
+from jdp.events import CorrelatedGaussianSum, Round
 from jdp.federated import fixed_denominator, flat_clipping
 from jdp.guarantees import Unit, rounded_up
+from jdp.ledger import Ledger
 from jdp.matrix_factorization import choose_strategy
 from jdp.queries import SumQuery
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _MEBI = 2**20
 _MORE = ("accuracy_top5", "perplexity")  # of a language model, beside the headline
 
 
-def report_strategies(sweep: FinishedSweep) -> None:
+def report_strategies(sweep: FinishedSweep[CorrelatedNoiseOptions, Variant]) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
   workdir, options, problem, variants, results = sweep
   summary = [
@@ -55,7 +61,9 @@ def report_strategies(sweep: FinishedSweep) -> None:
   write_sweep_report(workdir, "correlated_noise", title, options, parts)
 
 
-def _noise_columns(workdir: Workdir, options: Any, problem: LearningProblem, variant: Any) -> Row:
+def _noise_columns(
+  workdir: Workdir, options: CorrelatedNoiseOptions, problem: LearningProblem, variant: Variant
+) -> Row:
   """A strategy's noise as the run's ledger states it: its error, memory and time."""
   if variant.strategy is None:
     return {"multiplier": None, "participations": None}
@@ -87,12 +95,12 @@ def _noise_columns(workdir: Workdir, options: Any, problem: LearningProblem, var
   }
 
 
-def _first_event(ledger: Any) -> CorrelatedGaussianSum:
+def _first_event(ledger: Ledger) -> CorrelatedGaussianSum:
   """The event of the run's first round, after what was released before."""
   return next(
     event.query
     for event in ledger
-    if isinstance(getattr(event, "query", None), CorrelatedGaussianSum)
+    if isinstance(event, Round) and isinstance(event.query, CorrelatedGaussianSum)
   )
 
 
@@ -125,7 +133,7 @@ def measure(query: SumQuery, record: PyTree, num_rounds: int) -> Measured:
 
 def _parts(
   workdir: Workdir,
-  options: Any,
+  options: CorrelatedNoiseOptions,
   problem: LearningProblem,
   summary: Sequence[Row],
   results: Sequence[Row],
@@ -142,7 +150,7 @@ def _parts(
   yield Part("What was measured", _measured(options, problem, summary), printed=False)
 
 
-def _noise_figure(title: str, summary: Sequence[Row]) -> Any:
+def _noise_figure(title: str, summary: Sequence[Row]) -> Figure:
   """The noise of the model over the rounds: lines by theory, points as measured."""
   figure, axes = plots.figure("rounds", "standard deviation of a coordinate's noise", title)
   for row in summary:
@@ -184,7 +192,7 @@ model, if the server adds the averages up. "Models kept" are arrays of the model
 noise needs between rounds."""
 
 
-def _noise_cells(row: Mapping[str, Any]) -> list[str]:
+def _noise_cells(row: Row) -> list[str]:
   return [
     rounded_up(row["multiplier"], 4),
     rounded_up(row["sensitivity"], 4),
@@ -195,13 +203,13 @@ def _noise_cells(row: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _theory(options: Any, num_users: int) -> str:
+def _theory(options: CorrelatedNoiseOptions, num_users: int) -> str:
   """The errors of strategies for this run's target, both ways of taking part, best first."""
   chosen = choose_strategy(
     options.num_rounds,
     population=num_users,
     cohort_size=options.cohort_size,
-    target_epsilon=options.target_epsilon,
+    target_epsilon=needed(options.target_epsilon),
     delta=central_delta(options, num_users),
     relation="zero_out",
   )
@@ -224,7 +232,10 @@ divergences give.
 
 
 def guaranteed(
-  options: Any, protects: Mapping[Unit, str], summary: Sequence[Row], results: Sequence[Row]
+  options: CorrelatedNoiseOptions,
+  protects: Mapping[Unit, str],
+  summary: Sequence[Row],
+  results: Sequence[Row],
 ) -> str:
   """What the run guarantees, to whom, and what it does not cover.
 
@@ -254,7 +265,7 @@ trusted to add the noise, and to keep what it needs of it between rounds.
 {statements.not_covered("the test data", "public text, where there is any")}"""
 
 
-def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
+def _measured(options: TrainingOptions, problem: LearningProblem, summary: Sequence[Row]) -> str:
   facts = {**problem.described, "rounds": rounds_done(summary), "repetitions": options.seeds}
   times = [
     [row["label"], f"{row['milliseconds']:.2f}"] for row in summary if row["multiplier"] is not None

@@ -1,63 +1,31 @@
 """The strategies that the options choose, and who takes part with them."""
 
-import dataclasses
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
-from experiments.runner.options import option
-from jdp import _validate, sampling
-from jdp import matrix_factorization as mf
+from experiments.correlated_noise.options import STRATEGIES, CorrelatedNoiseOptions
+from experiments.runner.federation import FederationOptions
+from experiments.runner.runs.sweep import Setting
+from jdp import sampling
 from jdp.matrix_factorization import Strategy
 
-_count = partial(_validate.integer, 1)
 AMPLIFIED = ("identity", "banded_toeplitz", "banded")
 """Strategies with few bands: the only ones that sampling is known to amplify."""
 
 
-@dataclasses.dataclass(frozen=True)
-class StrategyOptions:
-  """The options of correlated noise."""
+class Variant(NamedTuple):
+  """A row of the table; without privacy it has neither strategy nor sampler."""
 
-  participation: str = option(
-    "turns",
-    "Who takes part: groups in turns, each whole; or of as many groups as C has bands, each member "
-    "of the one whose turn it is by its own coin.",
-    choices=("turns", "coins"),
-  )
-  bands: int = option(8, "Diagonals of banded strategies, of C or of its inverse.", check=_count)
-  buffers: int = option(3, "Buffers of the buffered strategy.", check=_count, most=20)
+  setting: Setting
+  strategy: Strategy | None
+  sampler: sampling.Sampler
 
 
-STRATEGIES: dict[str, Callable[[Any, int], Strategy]] = {
-  "identity": lambda options, separation: mf.identity(options.num_rounds),
-  "tree": lambda options, separation: mf.tree(options.num_rounds),
-  "square_root": lambda options, separation: mf.square_root_toeplitz(
-    options.num_rounds, bands=options.bands
-  ),
-  "banded_toeplitz": lambda options, separation: mf.banded_toeplitz(
-    options.num_rounds, options.bands
-  ),
-  "banded": lambda options, separation: mf.banded(options.num_rounds, options.bands),
-  "buffered": lambda options, separation: mf.buffered_toeplitz(
-    options.num_rounds,
-    buffers=options.buffers,
-    min_separation=separation,
-    max_participations=options.participation_cap,
-    objective="mean",
-  ),
-  "banded_inverse": lambda options, separation: mf.banded_inverse_square_root(
-    options.num_rounds, options.bands
-  ),
-}
-
-
-def separation(options: Any, num_users: int) -> int:
+def separation(options: FederationOptions, num_users: int) -> int:
   """How far apart a user's rounds are if cohorts of that size take turns."""
   return max(1, num_users // options.cohort_size)
 
 
-def make_strategy(name: str, options: Any, num_users: int) -> Strategy:
+def make_strategy(name: str, options: CorrelatedNoiseOptions, num_users: int) -> Strategy:
   """The strategy of that name for the run's rounds.
 
   Raises:
@@ -71,7 +39,9 @@ def make_strategy(name: str, options: Any, num_users: int) -> Strategy:
   return STRATEGIES[name](options, separation(options, num_users))
 
 
-def make_sampler(strategy: Strategy, options: Any, num_users: int) -> sampling.Sampler:
+def make_sampler(
+  strategy: Strategy, options: CorrelatedNoiseOptions, num_users: int
+) -> sampling.Sampler:
   """Who takes part: users whose rounds are as far apart as the strategy is best for.
 
   Raises:

@@ -13,7 +13,6 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 from absl import flags
@@ -21,37 +20,33 @@ from absl import flags
 from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import (
   OF_BASELINES,
-  AverageOptions,
   Federation,
   client_weight,
   make_average,
   make_federation,
   taken_as_public,
 )
-from experiments.dp_fedavg.report import report_averaging
-from experiments.dp_fedavg.selection import SelectionOptions, paid, run_selection
-from experiments.runner.cohorts import GhostNormOptions, layout_of
+from experiments.dp_fedavg.options import RUNS, AverageOptions, DPFedAvgOptions
+from experiments.dp_fedavg.report import Variant, report_averaging
+from experiments.dp_fedavg.selection import paid, run_selection
+from experiments.runner.cohorts import layout_of
 from experiments.runner.federation import central_delta, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option, read_flags, resolve
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.options import read_flags, resolve
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, data, sampling
+from jdp import data, sampling
 from jdp.federated import example_gradient, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
-from jdp.guarantees import Unit
+from jdp.guarantees import Relation, Unit
 from jdp.queries import SumQuery
 
-PyTree = Any
-_count = partial(_validate.integer, 1)
-_RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
 _UNITS = {"private": Unit.USER, "dp_sgd": Unit.EXAMPLE}
 _OF_AVERAGES = tuple(
   field.name for field in dataclasses.fields(AverageOptions) if field.name != "delta"
@@ -61,73 +56,6 @@ _CONCERNED = {
   "private": _OF_AVERAGES,
   "dp_sgd": ("noise_multiplier", "target_epsilon", "server_optimizer"),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class DPFedAvgOptions(
-  TrainingOptions, AverageOptions, ProblemOptions, GhostNormOptions, SelectionOptions
-):
-  """The options of this experiment."""
-
-  runs: tuple[str, ...] = option(
-    ("none", "private"),
-    "Rows of the table: the true average of fixed cohorts; private users; private examples "
-    "(DP-SGD).",
-    choices=tuple(_RUNS),
-  )
-  vary: tuple[str, ...] = option(
-    (),
-    "An option of averaging and its values: a row for each. Several --vary give a row for each "
-    "combination: --vary=clip_norm=1,2 --vary=noise_multiplier=0.5,1. Options that change together "
-    "are joined by colons: --vary=clip_norm:noise_multiplier=1:0.5,2:1.",
-    repeated=True,
-  )
-  smoothing: int = option(
-    1,
-    "Evaluations whose mean the table's second column shows, of trained models only; plots show "
-    "each.",
-    check=_count,
-  )
-  report_epsilons: tuple[float, ...] = option(
-    (),
-    "Text: a further table has the last evaluation of each run at which no more than each of these "
-    "epsilons was spent.",
-    check=_validate.positive,
-  )
-  plan_rounds: tuple[int, ...] = option(
-    (),
-    "With --noise_cohort_size: a further table has the epsilon of each plan after so many rounds.",
-    check=_count,
-  )
-  warm_start: str | None = option(
-    None,
-    "The params.npz of an earlier run of the same users, to begin with; the ledger beside it is "
-    "counted in every run's cost.",
-  )
-  warm_start_public: bool = option(
-    False,
-    "These parameters come from public data or from other users, nobody of this run: nothing is "
-    "counted.",
-  )
-  sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
-  sgd_clip_norm: float = option(
-    1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive
-  )
-  sgd_learning_rate: float = option(0.5, "DP-SGD: learning rate.", check=_validate.positive)
-
-
-class Variant(NamedTuple):
-  """A row of the table.
-
-  Attributes:
-    setting: what is run.
-    options: its options. They differ from the experiment's where --vary changes them.
-    federation: who takes part, with what noise; None without privacy.
-  """
-
-  setting: Setting
-  options: DPFedAvgOptions
-  federation: Federation | None
 
 
 def prepare(options: DPFedAvgOptions) -> Work:
@@ -193,7 +121,7 @@ def _start_warm(options: DPFedAvgOptions, path: str, problem: LearningProblem) -
       f"Expected --public_passes=0 with --warm_start, got {options.public_passes}; leave one out."
     )
   shapes = jax.eval_shape(problem.init, jax.random.key(0))
-  start, spent = load_start(path, shapes, options)
+  start, spent = load_start(path, shapes, options, public=options.warm_start_public)
   return problem._replace(init=lambda key: start, prior=spent, complete=None)
 
 
@@ -212,7 +140,7 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
     for row in variations.combinations(own):
       chosen = _varied(options, row) if row else options
       name = re.sub(r"[^\w.-]+", "_", "_".join([run, *row.values()]))
-      label = ", ".join(filter(None, [_RUNS[run], variations.described(row)]))
+      label = ", ".join(filter(None, [RUNS[run], variations.described(row)]))
       make, federation = made[run](chosen, problem)
       delta = federation.actual.delta if federation else None
       public = ""
@@ -256,7 +184,7 @@ def _baseline(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make,
       f"Expected --cohort_size of at most {problem.num_users} users, got {options.cohort_size}."
     )
   sampler = sampling.fixed_size(problem.num_users, options.cohort_size)
-  return _averaging(options, problem, true_average(), sampler, relation="replace_one"), None
+  return _averaging(options, problem, true_average(), sampler, relation=Relation.REPLACE_ONE), None
 
 
 def _private(options: DPFedAvgOptions, problem: LearningProblem) -> tuple[Make, Federation]:
@@ -273,7 +201,7 @@ def _averaging(
   problem: LearningProblem,
   average: SumQuery,
   sampler: sampling.Sampler,
-  **settings: Any,
+  relation: Relation = Relation.ADD_REMOVE,
 ) -> Make:
   return partial(
     federated_averaging,
@@ -284,7 +212,7 @@ def _averaging(
     weight=client_weight(options),
     project=options.projection == "batch",
     diagnose=options.diagnostics,
-    **settings,
+    relation=relation,
   )
 
 

@@ -5,17 +5,17 @@ The options choose weights, estimator, clipping and schedule, or the noise of a 
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-from experiments.runner.federation import FederationOptions, Plan, make_plan
-from experiments.runner.options import option
+from experiments.dp_fedavg.options import AverageOptions, DPFedAvgOptions
+from experiments.runner.federation import Plan, make_plan
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
-from jdp import _validate, accounting
+from jdp import accounting
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
 from jdp.federated.estimators import (
@@ -28,9 +28,8 @@ from jdp.federated.estimators import (
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery
+from jdp.queries.base import PyTree
 
-PyTree = Any
-_count = partial(_validate.integer, 1)
 _RELATION = Relation.ADD_REMOVE
 OF_BASELINES = (
   "cohort_size",
@@ -45,79 +44,6 @@ OF_BASELINES = (
   "weight_cap",
 )
 """The options that training without privacy depends on too."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AverageOptions(FederationOptions):
-  """The options of a private average of clients' updates."""
-
-  SUBJECT = "The private average"
-
-  clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
-  clipping: str = option(
-    "flat",
-    "What is bounded: the whole update, each layer, or the whole by an S that follows the updates.",
-    choices=("flat", "per_layer", "adaptive"),
-  )
-  layer_shares: str | None = option(
-    "equal",
-    "How S is divided: equally, or by the layers' dimensions.",
-    choices=("equal", "dimension"),
-    when={"clipping": ("per_layer",)},
-  )
-  clip_quantile: float | None = option(
-    0.5,
-    "Share of the updates to leave unclipped.",
-    check=_validate.probability,
-    when={"clipping": ("adaptive",)},
-  )
-  projection: str = option(
-    "batch",
-    "When a local model is brought back to within S: after every local batch, or at the end. "
-    "Adaptive: at the end.",
-    choices=("batch", "end"),
-  )
-  clip_decay: float = option(
-    1.0,
-    "Factor on S, and so on the noise, after every --clip_decay_rounds.",
-    check=partial(_validate.in_range, 1e-3, 1.0),
-  )
-  clip_decay_rounds: int = option(100, "Rounds between two such steps.", check=_count)
-  estimator: str = option(
-    "fixed",
-    "Denominator: the expected weight qW, or the sample's, of at least qW_min.",
-    choices=("fixed", "clipped"),
-  )
-  min_weight: float | None = option(
-    1.0,
-    "W_min over W.",
-    check=partial(_validate.in_range, 1e-3, 1.0),
-    when={"estimator": ("clipped",)},
-  )
-  weights: str = option(
-    "equal", "w_k: 1, or by the user's number of examples.", choices=("equal", "examples")
-  )
-  weight_cap: float | None = option(
-    100.0,
-    "w_hat, the examples from which on a user weighs 1.",
-    check=_validate.positive,
-    when={"weights": ("examples",)},
-  )
-  mean_weight: float | None = option(
-    None,
-    "W over the number of users, fixed beforehand. Default: the mean of the users' weights, which "
-    "the guarantee then takes as public.",
-    check=partial(_validate.in_range, 1e-6, 1.0),
-    when={"weights": ("examples",)},
-  )
-  noise_cohort_size: int | None = option(
-    None,
-    "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what "
-    "is run has --cohort_size users a round and less privacy. Default: no such plan.",
-    check=_count,
-    most=10**9,
-  )
-  noise_population: int | None = option(None, "Users of that plan.", check=_count, most=10**9)
 
 
 class Federation(NamedTuple):
@@ -140,12 +66,12 @@ class Federation(NamedTuple):
 
 
 def make_federation(
-  options: Any, num_users: int, sizes: np.ndarray | None, prior: Ledger = Ledger()
+  options: DPFedAvgOptions, num_users: int, sizes: np.ndarray | None, prior: Ledger = Ledger()
 ) -> Federation:
   """Chooses sampler, noise and delta.
 
   Args:
-    options: `AverageOptions` and `TrainingOptions` in one.
+    options: of the experiment.
     num_users: N.
     sizes: n_k as int [users]. `taken_as_public` says what of them is used. None: they are unknown.
     prior: what was released about the users before the first round.
@@ -165,6 +91,7 @@ def make_federation(
     actual = planned = make_plan(options, num_users, prior)
     planned_users = num_users
   else:
+    population = needed(population)
     if not size <= population:
       raise ValueError(f"Expected --noise_cohort_size of at most {population} users, got {size}.")
     planned_users = population
@@ -179,13 +106,13 @@ def make_federation(
   )
 
 
-def taken_as_public(options: Any, problem: LearningProblem) -> str:
+def taken_as_public(options: AverageOptions, problem: LearningProblem) -> str:
   """What the users' guarantee takes as public although it is computed from their data.
 
   W is part of it, unless a flag fixes it.
 
   Args:
-    options: `AverageOptions`.
+    options: weights, estimator and clipping.
     problem: what is learnt and from whom.
   """
   if options.weights == "equal" or options.mean_weight is not None:
@@ -195,12 +122,12 @@ def taken_as_public(options: Any, problem: LearningProblem) -> str:
 
 
 def make_average(
-  options: Any, params: PyTree, noise_multiplier: float, expected_weight: float
+  options: AverageOptions, params: PyTree, noise_multiplier: float, expected_weight: float
 ) -> SumQuery:
   """The private average.
 
   Args:
-    options: `AverageOptions`.
+    options: weights, estimator and clipping.
     params: the model's parameters or their shapes.
     noise_multiplier: z of what is run.
     expected_weight: qW of what is run.
@@ -218,26 +145,26 @@ def make_average(
       noise_multiplier,
       expected_weight,
       initial_clip_norm=options.clip_norm,
-      quantile=options.clip_quantile,
+      quantile=needed(options.clip_quantile),
     )
   clip_norm = _clip_norm(options)
   clipping = (
     flat_clipping(clip_norm)
     if options.clipping == "flat"
-    else per_layer_clipping(params, clip_norm, shares=options.layer_shares)
+    else per_layer_clipping(params, clip_norm, shares=needed(options.layer_shares))
   )
   if options.estimator == "fixed":
     return fixed_denominator(clipping, noise_multiplier, expected_weight, relation=_RELATION)
-  least = options.min_weight * expected_weight
+  least = needed(options.min_weight) * expected_weight
   return clipped_denominator(clipping, noise_multiplier, least, relation=_RELATION)
 
 
-def client_weight(options: Any) -> Callable[[PyTree], jax.Array] | None:
+def client_weight(options: AverageOptions) -> Callable[[PyTree], jax.Array] | None:
   """The weight of a client, client -> w_k; None if all weigh 1."""
-  return None if options.weights == "equal" else weight_by_examples(options.weight_cap)
+  return None if options.weights == "equal" else weight_by_examples(needed(options.weight_cap))
 
 
-def _mean_weight(options: Any, sizes: np.ndarray | None) -> float:
+def _mean_weight(options: AverageOptions, sizes: np.ndarray | None) -> float:
   """W over the number of users."""
   if options.weights == "equal":
     return 1.0
@@ -248,10 +175,10 @@ def _mean_weight(options: Any, sizes: np.ndarray | None) -> float:
       "Expected --mean_weight with --weights=examples and --dataset=source, got none: nobody "
       "counted the users' examples; fix it beforehand."
     )
-  return float(np.mean(np.minimum(sizes / options.weight_cap, 1)))
+  return float(np.mean(np.minimum(sizes / needed(options.weight_cap), 1)))
 
 
-def _clip_norm(options: Any) -> float | optax.Schedule:
+def _clip_norm(options: AverageOptions) -> float | optax.Schedule:
   if options.clip_decay == 1:
     return options.clip_norm
   return optax.exponential_decay(
@@ -259,10 +186,10 @@ def _clip_norm(options: Any) -> float | optax.Schedule:
   )
 
 
-def _sensitivity(options: Any, expected_weight: float) -> float:
+def _sensitivity(options: AverageOptions, expected_weight: float) -> float:
   """The most that one user moves the average in the first round."""
   if options.estimator == "fixed":
     return options.clip_norm / expected_weight
-  least = options.min_weight * expected_weight
+  least = needed(options.min_weight) * expected_weight
   # With noise 1, the sensitivity is the inverse of the noise multiplier.
   return 1 / accounting.noise_multiplier(WeightedAverage(options.clip_norm, 1.0, least), _RELATION)

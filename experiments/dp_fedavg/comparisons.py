@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from experiments.runner.files import Row
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.published_language_models import ROUNDS, published_loss
 from experiments.runner.reports import statements
@@ -21,9 +22,7 @@ from experiments.runner.reports.tables import (
 )
 from jdp import accounting, ledger
 from jdp.guarantees import rounded_up
-
-PyTree = Any
-Row = Mapping[str, Any]
+from jdp.queries.base import PyTree
 
 _SPENT = "central_epsilon"
 _COUNTED = """UNK is never right, and the end of an utterance does not count in the accuracies

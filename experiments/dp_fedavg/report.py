@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from experiments.dp_fedavg.comparisons import (
   predicted_loss,
   predicted_right,
 )
+from experiments.dp_fedavg.options import AverageOptions, DPFedAvgOptions
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
@@ -34,15 +35,32 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import epsilon, percent, points, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
-from jdp.events import GroupedSums, WeightedAverage
+from jdp.events import GaussianSum, GroupedSums, QueryEvent, Round, WeightedAverage
 from jdp.guarantees import Unit, rounded_up
 
+
+class Variant(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    setting: what is run.
+    options: its options. They differ from the experiment's where --vary changes them.
+    federation: who takes part, with what noise; None without privacy.
+  """
+
+  setting: Setting
+  options: DPFedAvgOptions
+  federation: Federation | None
+
+
+Finished = FinishedSweep[DPFedAvgOptions, Variant]
 _PLANNED = ["planned users", "planned cohort", "planned ε, rdp", "planned ε, moments"]
 
 
-def report_averaging(sweep: FinishedSweep) -> None:
+def report_averaging(sweep: Finished) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
   workdir, options, problem, variants, results = sweep
   histories = curves(workdir, results)
@@ -85,7 +103,7 @@ def _initial_metric(
 def _summary(
   workdir: Workdir,
   problem: LearningProblem,
-  variants: Sequence[Any],
+  variants: Sequence[Variant],
   results: Sequence[Row],
   last: Mapping[str, Sequence[float]],
 ) -> list[Row]:
@@ -117,7 +135,7 @@ def _summary(
   return summary
 
 
-def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
+def _noise_columns(workdir: Workdir, variant: Variant, summed: Row) -> Row:
   """The noise by the ledger, and the cost of the plan that the noise belongs to."""
   federation = variant.federation
   if federation is None:
@@ -130,9 +148,11 @@ def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
     }
   spent = finished_ledger(workdir.path / variant.setting.name / "0")
   # The ledger begins with the prior's events; the first after them is of the first round.
-  first: Any = next(itertools.islice(spent, len(federation.prior), None), None)
+  first = next(itertools.islice(spent, len(federation.prior), None), None)
   clip_norm, stddev = (
-    (None, None) if first is None else first_noise(first.query, federation.expected_weight)
+    first_noise(first.query, federation.expected_weight)
+    if isinstance(first, Round)
+    else (None, None)
   )
   # A plan of its own means that the noise of a larger cohort was simulated.
   simulated = federation.planned is not federation.actual
@@ -145,7 +165,7 @@ def _noise_columns(workdir: Workdir, variant: Any, summed: Row) -> Row:
   }
 
 
-def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
+def first_noise(query: QueryEvent, expected_weight: float) -> tuple[float, float]:
   """The clip norm S and the noise's standard deviation on a coordinate of the average.
 
   Both come from a query's event.
@@ -159,8 +179,9 @@ def first_noise(query: Any, expected_weight: float) -> tuple[float, float]:
     clip_norms, stddevs = zip(*(first_noise(part, expected_weight) for part in sums), strict=True)
     return math.hypot(*clip_norms), stddevs[-1]
   # The event of a weighted average states the noise of the average itself.
+  assert isinstance(query, GaussianSum | WeightedAverage)
   denominator = 1.0 if isinstance(query, WeightedAverage) else expected_weight
-  return query.clip_norm, query.stddev / denominator
+  return float(query.clip_norm), float(query.stddev) / denominator
 
 
 def _planned_row(federation: Federation, num_rounds: int) -> Row:
@@ -186,7 +207,7 @@ def _baselines(summary: Sequence[Row]) -> list[str]:
 
 
 def _parts(
-  sweep: FinishedSweep,
+  sweep: Finished,
   summary: Sequence[Row],
   histories: Mapping[str, Sequence[Sequence[Row]]],
   start: Row,
@@ -219,7 +240,9 @@ def _parts(
   yield Part("What was measured", _measured(options, problem, summary), printed=False)
 
 
-def _results(options: Any, problem: LearningProblem, summary: Sequence[Row], start: Row) -> str:
+def _results(
+  options: DPFedAvgOptions, problem: LearningProblem, summary: Sequence[Row], start: Row
+) -> str:
   simulated = any(row["planned"] for row in summary)
   smooth = options.smoothing > 1
   header = [
@@ -269,7 +292,7 @@ def _number(value: float | None) -> str:
   return "none" if value is None else f"{value:.4g}"
 
 
-def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
+def _planned_cells(planned: Row | None) -> list[str]:
   if planned is None:
     return ["none"] * len(_PLANNED)
   epsilons = [epsilon(planned[name]) for name in ("rdp", "moments")]
@@ -281,7 +304,9 @@ def _planned_cells(planned: Mapping[str, Any] | None) -> list[str]:
   ]
 
 
-def _pairs(variants: Sequence[Any], summary: Sequence[Row]) -> Iterator[tuple[Any, Row, Row]]:
+def _pairs(
+  variants: Sequence[Variant], summary: Sequence[Row]
+) -> Iterator[tuple[DPFedAvgOptions, Row, Row]]:
   """Rows whose training was done without privacy too: the options, that row, and the row."""
   rows = list(zip(variants, summary, strict=True))
   for variant, row in rows:
@@ -303,7 +328,7 @@ def _noised(
   workdir: Workdir,
   problem: LearningProblem,
   summary: Sequence[Row],
-  pairs: Sequence[tuple[Any, Row, Row]],
+  pairs: Sequence[tuple[DPFedAvgOptions, Row, Row]],
 ) -> Iterator[Noised]:
   """The rows whose noise plain averaging adds, and whose training was done without privacy too."""
   params = last_params(workdir, summary, problem.init)
@@ -313,13 +338,13 @@ def _noised(
       yield Noised(row, stddev, row["rounds"].mean, clean, params[clean["label"]])
 
 
-def _adds(options: Any) -> bool:
+def _adds(options: AverageOptions) -> bool:
   """Whether the server adds every round's average, with noise of one size."""
   return options.server_optimizer == "sgd" and options.clip_decay == 1
 
 
 def _guarantees(
-  options: Any, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
+  options: DPFedAvgOptions, problem: LearningProblem, summary: Sequence[Row], results: Sequence[Row]
 ) -> str:
   not_covered = statements.not_covered("the test data", "public text, where there is any")
   return f"""{statements.units(problem.protects)}\
@@ -335,7 +360,7 @@ in its folder too and may say anything.
 {not_covered}{_prior_releases(options, problem)}"""
 
 
-def _prior_releases(options: Any, problem: LearningProblem) -> str:
+def _prior_releases(options: DPFedAvgOptions, problem: LearningProblem) -> str:
   """A paragraph on what was released before the first round; empty if nothing was."""
   if options.warm_start is not None:
     start = options.warm_start
@@ -343,10 +368,10 @@ def _prior_releases(options: Any, problem: LearningProblem) -> str:
     start = "the count of the words, in `vocabulary`"
   else:
     return ""
-  return f"\n\n{describe_start(start, problem, options)}"
+  return f"\n\n{describe_start(start, problem, options, public=options.warm_start_public)}"
 
 
-def _measured(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
+def _measured(options: DPFedAvgOptions, problem: LearningProblem, summary: Sequence[Row]) -> str:
   last = f", of the mean of the last {options.smoothing} evaluations after round 0"
   one_start = options.warm_start or options.public_passes
   own = (

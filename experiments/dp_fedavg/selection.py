@@ -7,16 +7,17 @@ probabilities that the model gives the labels.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from experiments.dp_fedavg.options import DPFedAvgOptions, SelectionOptions
 from experiments.runner import files, processes
 from experiments.runner.federation import central_delta
-from experiments.runner.options import option
+from experiments.runner.files import Row
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import statements
 from experiments.runner.reports.parts import Part, write_report
@@ -25,14 +26,14 @@ from experiments.runner.reports.tables import epsilon, percent, table
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.sweep import Setting, public_key
 from experiments.runner.runs.workdir import Workdir, noise_key
-from jdp import _validate, accounting
+from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import RunFolder, evaluate_users, private_sweep, train
 from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
+from jdp.models import Loss
+from jdp.queries.base import PyTree
 
-PyTree = Any
-_SELECTED = {"select": ("private",)}
 _PAID, _DEFAULT, _UNPAID = "private choice", "one setting, no choice", "unpaid choice (NOT PRIVATE)"
 _NOT_COVERED = f"""The choice of the grid, if these data were looked at for it, and whoever watches
 the process: its duration tells of the number of runs.
@@ -49,39 +50,7 @@ COSTS = ("cohort_size", "noise_multiplier", "target_epsilon", "noise_cohort_size
 """Options that may not be varied where noise is planned for the epsilon of a choice."""
 
 
-@dataclasses.dataclass(frozen=True)
-class SelectionOptions:
-  """The options of a choice among settings."""
-
-  SUBJECT = "Choice of a setting"
-
-  select: str | None = option(
-    None,
-    "Choose one of the private settings of --vary by noised scores of a random number of runs. "
-    "--target_epsilon is then that of all of it.",
-    choices=("private",),
-  )
-  select_mean_runs: float | None = option(
-    5.0, "Runs on average.", check=partial(_validate.in_range, 1.0, 1000.0), when=_SELECTED
-  )
-  select_shape: float | None = option(
-    1.0,
-    "Shape of the number's negative binomial distribution; 0 is cheapest and varies most.",
-    check=partial(_validate.in_range, 0.0, 1000.0),
-    when=_SELECTED,
-  )
-  score_noise: float | None = option(
-    10.0, "Noise multiplier of a run's score.", check=_validate.positive, when=_SELECTED
-  )
-  select_beside: bool | None = option(
-    False,
-    "Train every setting once as well, and the one without --vary, each with all of the epsilon: "
-    "what a choice without noise would give. It is NOT private.",
-    when=_SELECTED,
-  )
-
-
-def paid(options: Any, problem: LearningProblem) -> Any:
+def paid(options: DPFedAvgOptions, problem: LearningProblem) -> DPFedAvgOptions:
   """The options with the noise of one run of a choice that costs the target epsilon.
 
   Raises:
@@ -99,7 +68,7 @@ def paid(options: Any, problem: LearningProblem) -> Any:
       f"{varied[0]}; give --noise_multiplier in the place of the target."
     )
   delta = central_delta(options, problem.num_users)
-  score = Round(PoissonSampling(1.0), GaussianSum(1.0, options.score_noise))
+  score = Round(PoissonSampling(1.0), GaussianSum(1.0, needed(options.score_noise)))
 
   def plan(multiplier: float) -> Ledger:
     rate = options.cohort_size / problem.num_users
@@ -112,15 +81,15 @@ def paid(options: Any, problem: LearningProblem) -> Any:
   return dataclasses.replace(options, target_epsilon=None, noise_multiplier=multiplier)
 
 
-def _best_of(options: Any, run: Ledger) -> Round:
+def _best_of(options: SelectionOptions, run: Ledger) -> Round:
   return accounting.best_of_runs(
-    run, mean_runs=options.select_mean_runs, shape=options.select_shape
+    run, mean_runs=needed(options.select_mean_runs), shape=needed(options.select_shape)
   )
 
 
 def run_selection(
   workdir: Workdir,
-  options: Any,
+  options: DPFedAvgOptions,
   problem: LearningProblem,
   grid: Sequence[Setting],
   alone: Sequence[Setting],
@@ -129,7 +98,7 @@ def run_selection(
 
   Args:
     workdir: gets the files.
-    options: `SelectionOptions` and `TrainingOptions` in one.
+    options: of the experiment.
     problem: what is learnt.
     grid: the settings, with the noise of a run of a choice.
     alone: with the noise of a single run, the setting without --vary, and then those of the grid.
@@ -142,39 +111,45 @@ def run_selection(
   cases = [(_PAID, seed) for seed in range(options.seeds)]
   cases += [(one.label, seed) for one in alone for seed in range(options.seeds)]
 
-  def compute(case: tuple[str, int]) -> dict[str, Any]:
+  def compute(case: tuple[str, int]) -> Row:
     label, seed = case
     params = problem.init(public_key("initial model", options.init_seed, seed))
-    keys: Any = {
-      "noise_key": jax.random.fold_in(key, cases.index(case)),
-      "data_key": public_key("local training", options.data_seed, seed),
-    }
-    found: Any
+    noise = jax.random.fold_in(key, cases.index(case))
+    data_key = public_key("local training", options.data_seed, seed)
+    own: Row
     delta = central_delta(options, problem.num_users)
     if label == _PAID:
-      found = private_sweep(
+      chosen = private_sweep(
         settings,
         params,
         problem.clients,
         score,
-        score_noise=options.score_noise,
-        mean_runs=options.select_mean_runs,
-        shape=options.select_shape,
+        score_noise=needed(options.score_noise),
+        mean_runs=needed(options.select_mean_runs),
+        shape=needed(options.select_shape),
         prior=problem.prior,
         workdir=_folder(workdir, seed),
-        **keys,
+        noise_key=noise,
+        data_key=data_key,
       )
-      own = {"chosen": found.setting}
+      params, ledger, own = chosen.params, chosen.ledger, {"chosen": chosen.setting}
     else:
       algorithm = next(one.algorithm for one in alone if one.label == label)
-      found = train(
-        algorithm, params, problem.clients, num_rounds=rounds, prior=problem.prior, **keys
+      trained = train(
+        algorithm,
+        params,
+        problem.clients,
+        num_rounds=rounds,
+        prior=problem.prior,
+        noise_key=noise,
+        data_key=data_key,
       )
-      own = {"score": float(evaluate_users(score, found.params, problem.clients)["score"])}
+      params, ledger = trained.params, trained.ledger
+      own = {"score": float(evaluate_users(score, params, problem.clients)["score"])}
     spent = accounting.epsilon(
-      found.ledger, delta, accountant=options.accountant, observer=Observer.MODEL
+      ledger, delta, accountant=options.accountant, observer=Observer.MODEL
     )
-    value = float(problem.evaluate(found.params)[problem.headline])
+    value = float(problem.evaluate(params)[problem.headline])
     return {"label": label, "seed": seed, "value": value, "epsilon": spent, **own}
 
   # Scores of what stands beside are exact means over protected users.
@@ -182,7 +157,7 @@ def run_selection(
   processes.by_first(lambda: _report(workdir, options, problem, grid, alone, rows))
 
 
-def _score(loss: Any, params: PyTree, user: PyTree) -> dict[str, jax.Array]:
+def _score(loss: Loss, params: PyTree, user: PyTree) -> dict[str, jax.Array]:
   return {"score": jnp.exp(-loss(params, user))}
 
 
@@ -193,11 +168,11 @@ def _folder(workdir: Workdir, seed: int) -> RunFolder:
 
 def _report(
   workdir: Workdir,
-  options: Any,
+  options: DPFedAvgOptions,
   problem: LearningProblem,
   grid: Sequence[Setting],
   alone: Sequence[Setting],
-  rows: Sequence[Mapping[str, Any]],
+  rows: Sequence[Row],
 ) -> None:
   """Writes results.json and report.md."""
   by_label = {
@@ -247,9 +222,7 @@ def _report(
   )
 
 
-def _summed(
-  choice: str, rows: Sequence[Mapping[str, Any]], chosen: Sequence[str]
-) -> dict[str, Any]:
+def _summed(choice: str, rows: Sequence[Row], chosen: Sequence[str]) -> Row:
   return {
     "choice": choice,
     "epsilon": max(row["epsilon"] for row in rows),

@@ -11,35 +11,32 @@ There are four tasks:
   the server tests for spam or not.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.draw_and_discard.deployment import ATTACKS, report_stream, stream_settings
+from experiments.draw_and_discard.deployment import report_stream, stream_settings
 from experiments.draw_and_discard.network import Network, network
+from experiments.draw_and_discard.options import DrawAndDiscardOptions
 from experiments.draw_and_discard.privacy import adversary_statements
 from experiments.draw_and_discard.report import at_rates, report_training
 from experiments.draw_and_discard.simulations import report_simulation, spam_part, variance_part
-from experiments.draw_and_discard.stream import Start, diagnosed, started
+from experiments.draw_and_discard.stream import Start, StreamTask, diagnosed, started
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
-from experiments.runner.problems.images import DATASETS, FOLDERS, HeldOutOptions, load_dataset
+from experiments.runner.options import needed
+from experiments.runner.problems.images import load_dataset
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, data
+from jdp import data
 from jdp.data.phishing import phishing
 from jdp.events import LocalRelease
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import (
   ClientUpdate,
-  Passes,
   average_model,
   average_predictions,
   draw_and_discard,
@@ -52,158 +49,7 @@ from jdp.federated.draw_and_discard import (
 from jdp.federated.draw_and_discard.client_updates import Gradient
 from jdp.guarantees import rounded_up
 from jdp.models import GLM, glm
-
-PyTree = Any
-_count = partial(_validate.integer, 1)
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
-_DATA = {"task": ("training", "spam", "stream")}
-_TRAINING = {"task": ("training",)}
-_STREAM = {"task": ("stream",)}
-_DELAYS = {"task": ("training", "stream")}
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
-  """The options of this experiment."""
-
-  task: str = option(
-    "training", "What is asked.", choices=("training", "variance", "spam", "stream")
-  )
-  dataset: str | None = option(
-    "digits",
-    "The data: digits needs no file, arrays are your own, in [0, 1].",
-    choices=(*DATASETS, "phishing"),
-    when=_DATA,
-  )
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": (*FOLDERS, "phishing"), **_DATA}
-  )
-  data_file: str | None = option(
-    None,
-    "An npz file with inputs, labels, test_inputs and test_labels.",
-    when={"dataset": ("arrays",), **_DATA},
-  )
-  examples_per_user: int | None = option(
-    10, "Examples of each user, chosen at random.", check=_count, when=_DATA
-  )
-  rounds_per_pass: int | None = option(
-    1,
-    "Rounds of one pass, in which every user reports once; some users less than these sit it out.",
-    check=_count,
-    when=_DATA,
-  )
-  instances: tuple[int, ...] | None = option(
-    (1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING, may_be_empty=True
-  )
-  batch_sizes: tuple[int, ...] | None = option(
-    (),
-    "B, clients in a batch on the server; a run without noise for each.",
-    check=_count,
-    when=_TRAINING,
-  )
-  epsilons: tuple[float, ...] = option(
-    (1.0,),
-    "Epsilon of one update; runs with noise. The other tasks take the first.",
-    check=_epsilon,
-    may_be_empty=True,
-  )
-  hidden: int | None = option(
-    0,
-    "Hidden units of a neural network; 0: a generalised linear model.",
-    check=partial(_validate.integer, 0),
-    when=_TRAINING,
-  )
-  noise: str = option(
-    "laplace",
-    "Distribution of an update's noise. Epsilon of Gaussian noise is at --delta.",
-    choices=("laplace", "gaussian"),
-  )
-  noisy_instances: int = option(20, "k of the runs with noise.", check=_count)
-  unit: str = option(
-    "coordinate",
-    "What epsilon is of: a coordinate seen alone, or the user's whole update.",
-    choices=("coordinate", "user"),
-  )
-  clip: float = option(
-    1.0,
-    "c: bound of a gradient's coordinates, or for --unit=user of its L1 norm.",
-    check=_validate.positive,
-  )
-  learning_rate: float = option(0.01, "eta, at the start.", check=_validate.positive)
-  further_rates: tuple[float, ...] | None = option(
-    (),
-    "Other eta for the runs without noise, so that each k and B can be compared at its best.",
-    check=_validate.positive,
-    when=_TRAINING,
-    may_be_empty=True,
-  )
-  half_after: int | None = option(
-    None,
-    "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). "
-    "None: it is constant.",
-    check=_count,
-    when=_TRAINING,
-  )
-  in_flight: int | None = option(
-    0,
-    "Clients that hold a drawn instance while others update; 0: strictly one after another. "
-    "Batching takes none.",
-    check=partial(_validate.integer, 0),
-    when=_DELAYS,
-  )
-  random_returns: bool | None = option(
-    False, "Clients in flight return in random order, not in that of their draws.", when=_DELAYS
-  )
-  attacks: tuple[str, ...] | None = option(
-    tuple(ATTACKS),
-    "What attackers send; a run with and one without the test for spam for each.",
-    choices=tuple(ATTACKS),
-    when=_STREAM,
-  )
-  attackers: float | None = option(
-    0.05, "The share of the users that attack.", check=_validate.probability, when=_STREAM
-  )
-  spam_threshold: float | None = option(
-    5.0,
-    "The test for spam rejects a weight so many standard deviations from the instances' mean. "
-    "--task=spam finds it.",
-    check=_validate.positive,
-    when=_STREAM,
-  )
-  spread_epsilon: float | None = option(
-    1.0,
-    "Without noise, instances are spread at the start as for this epsilon.",
-    check=_epsilon,
-    when=_TRAINING,
-  )
-  delta: float = option(
-    1e-6, "Delta where a statement needs one.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
-  chunk_size: int = option(128, "Updates whose noise is drawn at once.", check=_count)
-
-
-class StreamTask(NamedTuple):
-  """What is learnt, and from whom.
-
-  Attributes:
-    model: a generalised linear model, or a network.
-    clients: the data, `Examples` with leading axes [users, examples].
-    test: the test examples.
-    schedule: who reports when.
-    l1_norm: the largest L1 norm that a client's gradient can have before it is clipped.
-  """
-
-  model: GLM | Network
-  clients: data.Examples
-  test: data.Examples
-  schedule: Passes
-  l1_norm: float
-
-  @property
-  def num_weights(self) -> int:
-    """The number of parameters."""
-    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+from jdp.queries.base import PyTree
 
 
 def prepare(options: DrawAndDiscardOptions) -> Work:
@@ -221,7 +67,7 @@ def prepare(options: DrawAndDiscardOptions) -> Work:
   return _TASKS[options.task](options)
 
 
-def _training(options: Any) -> Callable[[Workdir], None]:
+def _training(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   settings = make_settings(options, task)
   if not settings:
@@ -252,7 +98,7 @@ def _start(task: StreamTask) -> Callable[[jax.Array], Start]:
   return init
 
 
-def load_stream_task(options: Any) -> StreamTask:
+def load_stream_task(options: DrawAndDiscardOptions) -> StreamTask:
   """Reads the data, divides it among users and makes the model."""
   if options.dataset == "phishing":
     if options.data_dir is None:
@@ -261,17 +107,18 @@ def load_stream_task(options: Any) -> StreamTask:
       )
     dataset, family, outputs = phishing(options.data_dir), "logistic", 1
   else:
-    dataset, family = load_dataset(options), "multinomial"
+    dataset, family = load_dataset(options, options.data_seed), "multinomial"
     outputs = dataset.num_classes
   rng = np.random.default_rng(options.data_seed)
-  users = data.partition_iid(rng, len(dataset.train.labels), options.examples_per_user)
-  if not options.rounds_per_pass <= len(users):
+  users = data.partition_iid(rng, len(dataset.train.labels), needed(options.examples_per_user))
+  rounds_per_pass = needed(options.rounds_per_pass)
+  if not rounds_per_pass <= len(users):
     raise ValueError(
-      f"Expected --rounds_per_pass of at most {len(users)} users, got {options.rounds_per_pass}."
+      f"Expected --rounds_per_pass of at most {len(users)} users, got {rounds_per_pass}."
     )
   clients, test = jax.tree.map(jnp.asarray, (data.group(dataset.train, users), dataset.test))
   features = int(np.prod(dataset.input_shape))
-  schedule = passes(len(users), options.num_rounds, rounds_per_pass=options.rounds_per_pass)
+  schedule = passes(len(users), options.num_rounds, rounds_per_pass=rounds_per_pass)
   made = _make_model(options, family, dataset.input_shape, outputs)
   if isinstance(made, Network):
     # Nothing bounds a network's gradient but its clipping.
@@ -282,7 +129,7 @@ def load_stream_task(options: Any) -> StreamTask:
 
 
 def _make_model(
-  options: Any, family: str, input_shape: tuple[int, ...], outputs: int
+  options: DrawAndDiscardOptions, family: str, input_shape: tuple[int, ...], outputs: int
 ) -> GLM | Network:
   if not options.hidden:
     return glm(family, input_shape, outputs)
@@ -318,26 +165,32 @@ def evaluation(task: StreamTask) -> Callable[[PyTree], dict[str, jax.Array]]:
   return lambda models: evaluate(models, task.test)
 
 
-def noisy_update(options: Any, gradient: Gradient, epsilon: float) -> ClientUpdate:
+def noisy_update(
+  options: DrawAndDiscardOptions, gradient: Gradient, epsilon: float
+) -> ClientUpdate:
   """What a client does at this epsilon."""
-  rest = {"clip": options.clip, "unit": options.unit, "schedule": _decay(options)}
   if options.noise == "gaussian":
-    return gaussian_update(gradient, epsilon, options.delta, options.learning_rate, **rest)
-  return laplace_update(gradient, epsilon, options.learning_rate, **rest)
+    make = partial(gaussian_update, gradient, epsilon, options.delta, options.learning_rate)
+  else:
+    make = partial(laplace_update, gradient, epsilon, options.learning_rate)
+  return make(clip=options.clip, unit=options.unit, schedule=_decay(options))
 
 
-def _decay(options: Any, clients: int = 1) -> Callable[[jax.Array], jax.Array] | None:
+def _decay(
+  options: DrawAndDiscardOptions, clients: int = 1
+) -> Callable[[jax.Array], jax.Array] | None:
   """The factor of the learning rate by the number of steps, of `clients` clients each."""
-  if options.half_after is None:
+  half_after = options.half_after
+  if half_after is None:
     return None
-  return lambda number: 1 / (1 + number * (clients / options.half_after))
+  return lambda number: 1 / (1 + number * (clients / half_after))
 
 
-def make_settings(options: Any, task: StreamTask) -> list[Setting]:
+def make_settings(options: DrawAndDiscardOptions, task: StreamTask) -> list[Setting]:
   """The runs: each k and each batch size without noise at each rate, and each epsilon."""
   gradient, schedule = task.model.gradient, task.schedule
   # Runs without noise spread their instances as runs with noise would.
-  spread = noisy_update(options, gradient, options.spread_epsilon).noise_variance
+  spread = noisy_update(options, gradient, needed(options.spread_epsilon)).noise_variance
 
   def exact(rate, clients=1):
     return exact_update(gradient, rate, clip=options.clip, schedule=_decay(options, clients))
@@ -354,8 +207,14 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
     return Setting(name, label, made, private=False)
 
   def keep(update, k, spread):
-    delays = {"in_flight": options.in_flight, "random_returns": options.random_returns}
-    made = draw_and_discard(update, k, schedule, **delays, block_size=options.chunk_size)
+    made = draw_and_discard(
+      update,
+      k,
+      schedule,
+      in_flight=needed(options.in_flight),
+      random_returns=needed(options.random_returns),
+      block_size=options.chunk_size,
+    )
     return started(made, k, spread), update
 
   def batch(size, rate):
@@ -366,16 +225,16 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
 
   k = options.noisy_instances
   noisy = [(epsilon, noisy_update(options, gradient, epsilon)) for epsilon in options.epsilons]
-  rates = (options.learning_rate, *options.further_rates)
+  rates = (options.learning_rate, *needed(options.further_rates))
   return (
     [
       setting(f"k_{k}{_at(options, rate)}", label, *keep(exact(rate), k, spread))
-      for k in options.instances
+      for k in needed(options.instances)
       for rate, label in zip(rates, at_rates(options, f"k = {k}"), strict=True)
     ]
     + [
       setting(f"batch_{size}{_at(options, rate)}", label, *batch(size, rate))
-      for size in options.batch_sizes
+      for size in needed(options.batch_sizes)
       for rate, label in zip(rates, at_rates(options, f"B = {size}"), strict=True)
     ]
     + [
@@ -389,19 +248,19 @@ def make_settings(options: Any, task: StreamTask) -> list[Setting]:
   )
 
 
-def _at(options: Any, rate: float) -> str:
+def _at(options: DrawAndDiscardOptions, rate: float) -> str:
   """The end of a run's folder at a further rate."""
   return "" if rate == options.learning_rate else f"_rate_{rate:g}"
 
 
-def _variance(options: Any) -> Callable[[Workdir], None]:
+def _variance(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
   update = noisy_update(options, lambda params, client: jnp.zeros_like(params), options.epsilons[0])
   return lambda workdir: report_simulation(
     workdir, options, "variance", *variance_part(options, update)
   )
 
 
-def _spam(options: Any) -> Callable[[Workdir], None]:
+def _spam(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   update = noisy_update(options, task.model.gradient, options.epsilons[0])
   evaluate = evaluation(task)
@@ -410,7 +269,7 @@ def _spam(options: Any) -> Callable[[Workdir], None]:
   )
 
 
-def _stream(options: Any) -> Callable[[Workdir], None]:
+def _stream(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
   task = load_stream_task(options)
   update = noisy_update(options, task.model.gradient, options.epsilons[0])
   settings, clients, evaluate = stream_settings(options, task, update, evaluation(task))

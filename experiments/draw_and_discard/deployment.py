@@ -5,14 +5,16 @@ server tests what it gets for spam or takes everything.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.draw_and_discard.options import ATTACKS, DrawAndDiscardOptions
 from experiments.draw_and_discard.privacy import privacy_parts
-from experiments.draw_and_discard.stream import started
+from experiments.draw_and_discard.stream import StreamTask, started
+from experiments.runner.options import needed
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval
@@ -25,14 +27,8 @@ from jdp.data import Examples
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import ClientUpdate, draw_and_discard
 from jdp.federated.draw_and_discard.update_stream import descend
+from jdp.queries.base import PyTree
 
-PyTree = Any
-ATTACKS = {
-  "random": "random models",
-  "scaled": "updates x 30",
-  "drift": "ten weights moved by s",
-  "sign_flip": "sign flips",
-}
 _TARGETS = 10  # The first weights, which drifting attackers move.
 
 
@@ -117,14 +113,17 @@ def served(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
 
 
 def stream_settings(
-  options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], dict[str, jax.Array]]
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
+  update: ClientUpdate,
+  evaluate: Callable[[PyTree], dict[str, jax.Array]],
 ) -> tuple[list[Setting], dict[str, Member], Callable[[Served], dict[str, jax.Array]]]:
   """The runs, the users without and with attackers, and the evaluation of `Served`."""
   shape = jax.eval_shape(task.model.init, jax.random.key(0)).shape
   made = _make_attacks(shape, update)
   num_users = task.schedule.num_users
   numbers = np.random.default_rng(options.data_seed).permutation(num_users)
-  attacks = numbers < round(options.attackers * num_users)
+  attacks = numbers < round(needed(options.attackers) * num_users)
   clients = {
     "honest": Member(task.clients, jnp.zeros(num_users, bool)),
     "attacked": Member(task.clients, jnp.asarray(attacks)),
@@ -135,9 +134,9 @@ def stream_settings(
       with_attackers(update, made.get(attack)),
       options.noisy_instances,
       task.schedule,
-      in_flight=options.in_flight,
-      random_returns=options.random_returns,
-      accept=spam.interval_test(options.spam_threshold) if checked else None,
+      in_flight=needed(options.in_flight),
+      random_returns=needed(options.random_returns),
+      accept=spam.interval_test(needed(options.spam_threshold)) if checked else None,
       block_size=options.chunk_size,
     )
     algorithm = served(started(algorithm, options.noisy_instances, update.noise_variance))
@@ -156,11 +155,13 @@ def stream_settings(
       "target_weights": jnp.mean(targets) / stddev,
     }
 
-  rows = [setting(a, c) for a in (None, *options.attacks) for c in (False, True)]
+  rows = [setting(a, c) for a in (None, *needed(options.attacks)) for c in (False, True)]
   return rows, clients, measure
 
 
-def report_stream(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> None:
+def report_stream(
+  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
+) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
   rows = summarise(results)
   write_results(workdir, options, rows, results, baselines=[])
@@ -170,9 +171,13 @@ def report_stream(workdir: Workdir, options: Any, task: Any, results: Sequence[R
 
 
 def _parts(
-  workdir: Workdir, options: Any, task: Any, rows: Sequence[Row], results: Sequence[Row]
+  workdir: Workdir,
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
+  rows: Sequence[Row],
+  results: Sequence[Row],
 ) -> Iterator[Part]:
-  returned = task.schedule.num_updates - options.in_flight
+  returned = task.schedule.num_updates - needed(options.in_flight)
   lines = (
     [
       row["label"],
@@ -183,11 +188,12 @@ def _parts(
     for row in rows
   )
   header = ["attackers send, server", "test accuracy", "rejected", "ten target weights, in s"]
+  share = percent(needed(options.attackers))
   text = f"""{table(header, lines)}
 
 {task.schedule.num_updates} updates; {options.in_flight} clients hold a model at a time, and return
 it {"at random" if options.random_returns else "in the order of their draws"}. Of
-{task.schedule.num_users} users a share of {percent(options.attackers)} attacks. The test rejects
+{task.schedule.num_users} users a share of {share} attacks. The test rejects
 models with a weight farther than {options.spam_threshold:g} standard deviations of the instances
 from their mean. s is the standard deviation of one update's noise; the target weights are the first
 ten of the average model. Means over repetitions, with 95 % intervals."""

@@ -3,8 +3,6 @@
 No observer of a deployment could compute them.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,8 +12,8 @@ from jdp.data import Examples
 from jdp.federated.draw_and_discard import ClientUpdate
 from jdp.guarantees import PureDP
 from jdp.models import Loss
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _PROBES = 4
 _AT_ONCE = 64  # Clients whose losses are computed side by side, for speed alone.
 _LOSSES = (
@@ -92,14 +90,20 @@ def adversary_2(
 
 
 def _losses(
-  instances: Any, drawn: Any, noise: Any, move: Any, other: Any, bound: Any, scale: Any
+  instances: jax.Array,
+  drawn: jax.Array,
+  noise: jax.Array,
+  move: jax.Array,
+  other: jax.Array,
+  bound: jax.Array,
+  scale: jax.Array,
 ) -> dict[str, np.float32]:
   """The losses of `adversary_2`, on the host in float64."""
-  drawn, noise, move, other = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
-  worst_move = np.full_like(drawn, bound)
+  held, added, own, another = (np.asarray(x, np.float64) for x in (drawn, noise, move, other))
+  worst_move = np.full_like(held, bound)
   # What the adversary sees is the drawn instance less the client's move and its noise.
-  worst = internal_ratios(instances, drawn - worst_move - noise, worst_move, -worst_move, scale)
-  real = internal_ratios(instances, drawn - move - noise, move, other, scale)
+  worst = internal_ratios(instances, held - worst_move - added, worst_move, -worst_move, scale)
+  real = internal_ratios(instances, held - own - added, own, another, scale)
   values = (
     worst.coordinates.mean(),
     worst.alone.mean(),

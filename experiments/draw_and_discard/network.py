@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,7 @@ import optax
 
 from jdp.data import Examples
 from jdp.models.base import mean_of_counting
-
-PyTree = Any
+from jdp.queries.base import PyTree
 
 
 class Network(NamedTuple):

@@ -1,13 +1,14 @@
 """The privacy statements of a Draw and Discard report: one for each adversary."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.draw_and_discard.options import DrawAndDiscardOptions
+from experiments.draw_and_discard.stream import StreamTask
 from experiments.runner.reports import statements, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.summary import Row
@@ -38,7 +39,7 @@ _ALL_REPORTS = 1
 
 
 def adversary_statements(
-  options: Any, task: Any, event: LocalRelease
+  options: DrawAndDiscardOptions, task: StreamTask, event: LocalRelease
 ) -> dict[str, list[Statement]]:
   """The statements for each adversary (arXiv 1807.04369, Section 4), by what is hidden.
 
@@ -52,7 +53,7 @@ def adversary_statements(
     bound = {"l1_norm": task.l1_norm}
   else:
     bound = {"l1_norm" if options.noise == "laplace" else "l2_norm": options.clip}
-  groups = {_COORDINATE: {"coordinates": 1}} if of_a_coordinate else {}
+  groups: dict[str, dict[str, float]] = {_COORDINATE: {"coordinates": 1}} if of_a_coordinate else {}
   groups[f"the user, all {dimension} coordinates together"] = {"coordinates": dimension, **bound}
   made = {}
   for name, group in groups.items():
@@ -76,7 +77,7 @@ def adversary_statements(
   return made
 
 
-def _later_updates(options: Any, task: Any) -> LaterUpdates:
+def _later_updates(options: DrawAndDiscardOptions, task: StreamTask) -> LaterUpdates:
   """What is known of the clients' updates that follow a user's own."""
   return known_of_steps(
     options.learning_rate,
@@ -86,7 +87,7 @@ def _later_updates(options: Any, task: Any) -> LaterUpdates:
   )
 
 
-def _is_as_published(options: Any) -> bool:
+def _is_as_published(options: DrawAndDiscardOptions) -> bool:
   """Whether adversary III's analysis applies.
 
   It needs sequential updates with Laplace noise of constant scale, by clients that all follow the
@@ -96,12 +97,16 @@ def _is_as_published(options: Any) -> bool:
   return options.noise == "laplace" and options.half_after is None and sequential
 
 
-def _updates_per_pass(task: Any) -> int:
+def _updates_per_pass(task: StreamTask) -> int:
   return task.schedule.round_size * task.schedule.rounds_per_pass
 
 
 def privacy_parts(
-  workdir: Workdir, options: Any, task: Any, private: Sequence[Row], results: Sequence[Row]
+  workdir: Workdir,
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
+  private: Sequence[Row],
+  results: Sequence[Row],
 ) -> Iterator[Part]:
   """What was guaranteed; `private` holds the summary rows of runs with noise."""
   if not private:
@@ -117,7 +122,7 @@ def privacy_parts(
     yield Part("Later updates", _LATER + _certificate(options, task), figures, printed=False)
 
 
-def _guaranteed(task: Any, private: Sequence[Row], results: Sequence[Row]) -> str:
+def _guaranteed(task: StreamTask, private: Sequence[Row], results: Sequence[Row]) -> str:
   return f"""Against the server, which knows the model that it sent and sees the one that comes
 back, from each run's `ledger.jsonl`. One release:
 
@@ -145,7 +150,7 @@ guarantee.
 """
 
 
-def _certificate(options: Any, task: Any) -> str:
+def _certificate(options: DrawAndDiscardOptions, task: StreamTask) -> str:
   """Why later updates of this run do not expand, or why that is not known."""
   smoothness, bound = task.model.smoothness, task.model.gradient_bound
   conditions = (
@@ -162,7 +167,9 @@ def _certificate(options: Any, task: Any) -> str:
   )
 
 
-def _adversaries(workdir: Workdir, options: Any, task: Any, row: Row) -> str:
+def _adversaries(
+  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, row: Row
+) -> str:
   book = finished_ledger(workdir.path / row["setting"] / "0")
   event = next(event for event in book if isinstance(event, LocalRelease))
   epsilon = event.guarantee.epsilon
@@ -190,7 +197,7 @@ are not."""
   )
 
 
-def _figure(options: Any, epsilon: float) -> Figure:
+def _figure(options: DrawAndDiscardOptions, epsilon: float) -> Figure:
   figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
   _draw_lines_gone(left, sorted({5, options.noisy_instances, 100}))
   _draw_guarantees(right, epsilon, options.delta)

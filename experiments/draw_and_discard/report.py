@@ -1,13 +1,15 @@
 """The report of Draw and Discard's training runs: curves, distances to batching, adversaries."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.draw_and_discard.options import DrawAndDiscardOptions
 from experiments.draw_and_discard.privacy import privacy_parts
+from experiments.draw_and_discard.stream import StreamTask
 from experiments.runner import files
+from experiments.runner.options import needed
 from experiments.runner.problems.images import data_name
 from experiments.runner.reports import plots, statements, style, tables
 from experiments.runner.reports.parts import Part, write_sweep_report
@@ -24,7 +26,9 @@ _METRICS = {
 }
 
 
-def report_training(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> None:
+def report_training(
+  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
+) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
   rows = summarise(results)
   further = {
@@ -39,8 +43,8 @@ def report_training(workdir: Workdir, options: Any, task: Any, results: Sequence
 
 def _parts(
   workdir: Workdir,
-  options: Any,
-  task: Any,
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
   rows: Sequence[Row],
   results: Sequence[Row],
   further: Mapping[str, Sequence[Row]],
@@ -86,13 +90,18 @@ def results_table(rows: Sequence[Row]) -> str:
   return table(["run", *guarantees, *measured], lines)
 
 
-def _number(value: Interval | Mapping[str, Any]) -> str:
-  mean, half_width = Interval(*value.values()) if isinstance(value, Mapping) else value
+def _number(value: Interval | Row) -> str:
+  mean, half_width = Interval(*value.values()) if isinstance(value, dict) else value
   return f"{mean:.3f}" + ("" if half_width is None else f" ± {half_width:.3f}")
 
 
 def _figure(
-  workdir: Workdir, options: Any, task: Any, results: Sequence[Row], metric: str, label: str
+  workdir: Workdir,
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
+  results: Sequence[Row],
+  metric: str,
+  label: str,
 ) -> Figure:
   """A metric over the examples seen."""
   figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
@@ -105,17 +114,19 @@ def _figure(
 
 
 def _over_examples(
-  options: Any, task: Any, by_label: Mapping[str, Sequence[Sequence[Row]]]
+  options: DrawAndDiscardOptions, task: StreamTask, by_label: Mapping[str, Sequence[Sequence[Row]]]
 ) -> dict[str, list[list[Row]]]:
   """The rows with the number of examples seen in place of the number of rounds."""
-  per_round = task.schedule.round_size * options.examples_per_user
+  per_round = task.schedule.round_size * needed(options.examples_per_user)
   return {
     label: [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
     for label, repetitions in by_label.items()
   }
 
 
-def _training_loss(workdir: Workdir, options: Any, task: Any, results: Sequence[Row]) -> Figure:
+def _training_loss(
+  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
+) -> Figure:
   """The training loss over the examples seen, as the publication plots it: a diagnostic."""
   by_label: dict[str, list[list[Row]]] = {}
   for result in results:
@@ -129,12 +140,14 @@ def _training_loss(workdir: Workdir, options: Any, task: Any, results: Sequence[
   return figure
 
 
-def at_rates(options: Any, label: str) -> list[str]:
+def at_rates(options: DrawAndDiscardOptions, label: str) -> list[str]:
   """The labels of a run without noise at --learning_rate and at each of --further_rates."""
-  return [label, *(f"{label}, η = {rate:g}" for rate in options.further_rates)]
+  return [label, *(f"{label}, η = {rate:g}" for rate in needed(options.further_rates))]
 
 
-def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Row]:
+def distances(
+  workdir: Workdir, options: DrawAndDiscardOptions, results: Sequence[Row]
+) -> list[Row]:
   """The distance between the test accuracies with k instances and with a batch of B, without noise.
 
   Each is at its best learning rate, by the mean accuracy at the end.
@@ -154,8 +167,8 @@ def distances(workdir: Workdir, options: Any, results: Sequence[Row]) -> list[Ro
     }
     return max(ends, key=ends.__getitem__)
 
-  for k in options.instances:
-    for size in options.batch_sizes:
+  for k in needed(options.instances):
+    for size in needed(options.batch_sizes):
       chosen = {"best_k": best(f"k = {k}"), "best_batch": best(f"B = {size}")}
       pairs = zip(*(found[name] for name in chosen.values()), strict=True)
       gaps = [_accuracy_gaps(*pair) for pair in pairs]
@@ -189,11 +202,11 @@ def diagnostics(workdir: Workdir, results: Sequence[Row]) -> list[Row]:
   return found
 
 
-def _hidden(options: Any) -> str:
+def _hidden(options: DrawAndDiscardOptions) -> str:
   return f" of a network with {options.hidden} hidden units" if options.hidden else ""
 
 
-def _measured(options: Any, task: Any) -> str:
+def _measured(options: DrawAndDiscardOptions, task: StreamTask) -> str:
   schedule = task.schedule
   decay = (
     f"half after {options.half_after} updates: 1 / (1 + t / {options.half_after})"
@@ -214,7 +227,7 @@ def _measured(options: Any, task: Any) -> str:
     "publication",
     "clients at once": in_flight,
     "instances without noise": "spread at the start as for "
-    f"ε = {rounded_up(options.spread_epsilon)}, chosen here too",
+    f"ε = {rounded_up(needed(options.spread_epsilon))}, chosen here too",
     "repetitions": options.seeds,
   }
   return f"""The average of the instances' weights on test examples, over the examples seen. Means

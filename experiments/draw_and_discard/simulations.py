@@ -4,16 +4,18 @@ The first measures the variance of the instances, the second spam. They are abou
 not about users' data: all randomness is seeded, and no run here is private.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy
 
+from experiments.draw_and_discard.options import DrawAndDiscardOptions
+from experiments.draw_and_discard.stream import StreamTask
 from experiments.runner import files
+from experiments.runner.files import Row
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
@@ -32,8 +34,8 @@ from jdp.federated.draw_and_discard import (
 )
 from jdp.federated.draw_and_discard.client_updates import step
 from jdp.guarantees import rounded_up
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _FALSE_REJECTIONS = 1e-3
 # In the simulation of the variance: independent servers, and weights of a model.
 _SERVERS, _WEIGHTS = 400, 20
@@ -41,7 +43,7 @@ _HONEST, _ATTACKS, _SNAPSHOTS = 4000, 1000, 5  # Submissions at each of so many 
 
 
 def report_simulation(
-  workdir: Workdir, options: Any, name: str, part: Part, data: dict[str, Any]
+  workdir: Workdir, options: DrawAndDiscardOptions, name: str, part: Part, data: Row
 ) -> None:
   """Writes results.json with `data` under `name`, the plot and report.md, and prints the part."""
   reason = f"a simulation: all randomness comes from --data_seed={options.data_seed}"
@@ -57,7 +59,7 @@ def report_simulation(
   )
 
 
-def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, Any]]:
+def variance_part(options: DrawAndDiscardOptions, update: ClientUpdate) -> tuple[Part, Row]:
   """Figure 1 and its data.
 
   The variance of k instances stays; the variance of models that never meet grows.
@@ -86,12 +88,15 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   looks = style.distinct(list(labels.values()))
   for name, label in labels.items():
     intervals = [mean_interval(column) for column in measured[name].T / s2]
-    plots.points(axes, times, intervals, label, {**looks[label], "linestyle": "none"})
+    plots.points(axes, times.tolist(), intervals, label, {**looks[label], "linestyle": "none"})
     axes.plot(times, theory[name] / s2, ":", **style.REFERENCE)
   axes.set_ylim(0, 2.5 * k)
   shown = (0, len(times) // 2, len(times) - 1)
   rows = [
-    [label, *(_measured_cell(measured[name][:, t] / s2, theory[name][t] / s2) for t in shown)]
+    [
+      label,
+      *(_measured_cell((measured[name][:, t] / s2).tolist(), theory[name][t] / s2) for t in shown),
+    ]
     for name, label in labels.items()
   ]
   header = ["variance / s²", *(f"after {times[t]} updates" for t in shown)]
@@ -109,13 +114,13 @@ def variance_part(options: Any, update: ClientUpdate) -> tuple[Part, dict[str, A
   return part, {"updates": times.tolist(), **data}
 
 
-def _measured_cell(values: Any, expected: float) -> str:
+def _measured_cell(values: Sequence[float], expected: float) -> str:
   mean, half_width = mean_interval(values)
   return f"{mean:.2f} ± {half_width:.2f} ({expected:.2f})"
 
 
 def _variances(
-  update: ClientUpdate, k: int, options: Any
+  update: ClientUpdate, k: int, options: DrawAndDiscardOptions
 ) -> Callable[[jax.Array, float], np.ndarray]:
   """The simulation: (key, spread) -> the measured variances, float64 [servers or weights, times].
 
@@ -147,8 +152,11 @@ def _variances(
 
 
 def spam_part(
-  options: Any, task: Any, update: ClientUpdate, evaluate: Callable[[PyTree], Mapping[str, Any]]
-) -> tuple[Part, dict[str, Any]]:
+  options: DrawAndDiscardOptions,
+  task: StreamTask,
+  update: ClientUpdate,
+  evaluate: Callable[[PyTree], Mapping[str, jax.Array]],
+) -> tuple[Part, Row]:
   """The threshold from honest updates, the rates at which it rejects, and the data of both.
 
   It is tested on other honest updates and on attacks.
@@ -198,7 +206,7 @@ def _interval(rate: float, count: int) -> str:
 
 
 def _sample_deviations(
-  options: Any, task: Any, update: ClientUpdate
+  options: DrawAndDiscardOptions, task: StreamTask, update: ClientUpdate
 ) -> tuple[PyTree, dict[str, np.ndarray]]:
   """The last instances, and the deviations of honest and hostile submissions by name.
 

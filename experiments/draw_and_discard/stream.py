@@ -1,16 +1,42 @@
 """Draw and Discard for the runner: runs that start from one model, and diagnostics of a round."""
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from experiments.draw_and_discard.diagnostics import adversary_2, training_loss
+from experiments.draw_and_discard.network import Network
+from jdp import data
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import ClientUpdate, Passes, spread_instances
-from jdp.models import Loss
+from jdp.models import GLM, Loss
+from jdp.queries.base import PyTree
 
-PyTree = Any
+
+class StreamTask(NamedTuple):
+  """What is learnt, and from whom.
+
+  Attributes:
+    model: a generalised linear model, or a network.
+    clients: the data, `Examples` with leading axes [users, examples].
+    test: the test examples.
+    schedule: who reports when.
+    l1_norm: the largest L1 norm that a client's gradient can have before it is clipped.
+  """
+
+  model: GLM | Network
+  clients: data.Examples
+  test: data.Examples
+  schedule: Passes
+  l1_norm: float
+
+  @property
+  def num_weights(self) -> int:
+    """The number of parameters."""
+    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
 
 
 class Start(NamedTuple):

@@ -13,159 +13,41 @@ the whole:
 settings of TensorFlow Privacy's MNIST tutorial.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.general_approach.queries import GIVEN, Groups, make_groups, make_query
+from experiments.general_approach.options import (
+  GIVEN,
+  MODELS,
+  MOMENTUM,
+  POLICIES,
+  RELATIONS,
+  RUNS,
+  GeneralApproachOptions,
+)
+from experiments.general_approach.queries import Groups, make_groups, make_query
+from experiments.general_approach.records import GroupsTask, Records
 from experiments.general_approach.report import report_groups
 from experiments.general_approach.timing import processor_seconds
 from experiments.general_approach.two_vectors import report_two_vectors
 from experiments.runner import processes
-from experiments.runner.cohorts import ShardOptions, layout_of
+from experiments.runner.cohorts import layout_of
+from experiments.runner.files import Row
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
-from experiments.runner.problems.images import DatasetOptions, load_dataset
+from experiments.runner.problems.images import load_dataset
 from experiments.runner.problems.precision import in_precision
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, data, models, sampling
-from jdp.federated.iterative import CLASS_SHARES, initial_values, iterative_training
+from jdp import data, models
+from jdp.federated.iterative import CLASS_SHARES, Trained, initial_values, iterative_training
 from jdp.guarantees import Relation, Unit
-from jdp.models.batch_norm import NormalisedModel, batch_norm_cnn, without_statistics
 from jdp.queries import average
-
-_count = partial(_validate.integer, 1)
-_MOMENTUM = 0.9
-_MODELS: dict[str, Callable[..., NormalisedModel]] = {
-  "batch_norm": batch_norm_cnn,
-  "cnn": lambda *shapes: without_statistics(models.small_cnn(*shapes)),
-}
-_RELATIONS = {
-  "poisson": Relation.ADD_REMOVE,
-  "fixed_size": Relation.REPLACE_ONE,
-  "shuffled": Relation.ZERO_OUT,
-  "balls_in_bins": Relation.ADD_REMOVE,
-}
-_RUNS = {
-  "none": "no privacy",
-  "proportional": "separate, proportional noise",
-  "dimension": "separate, dimension-adjusted",
-  "given": "separate, noise as given",
-  "joint": "joint clipping",
-  "adaptive": "separate, adaptive clipping",
-  "grid": "proportional, noise on a grid",
-  "discrete": "proportional, discrete noise",
-  "microbatch": "proportional, microbatches",
-  "user": "proportional, users",
-}
-_POLICIES = {
-  "poisson": "Poisson",
-  "fixed_size": "fixed size",
-  "shuffled": "shuffled epochs",
-  "balls_in_bins": "balls in bins",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
-  """The options of this experiment."""
-
-  task: str = option("training", "What is asked.", choices=("training", "two_vectors"))
-  model: str = option(
-    "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(_MODELS)
-  )
-  runs: tuple[str, ...] = option(
-    tuple(name for name in _RUNS if name != "discrete"),
-    "Rows of the table. A record is an example, but for microbatch and user.",
-    choices=tuple(_RUNS),
-  )
-  record_size: tuple[int, ...] = option(
-    (10,), "Examples of a microbatch, and of a user (of two labels); a row for each.", check=_count
-  )
-  sampling: tuple[str, ...] = option(
-    ("poisson",), "Which records a round samples; a row for each.", choices=tuple(_RELATIONS)
-  )
-  batch_size: int = option(144, "Expected examples of a round.", check=_count)
-  noise_multiplier: float = option(1.0, "z, of all groups together.", check=_validate.positive)
-  delta: float = option(
-    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
-  layers: bool = option(True, "Whether convolutions and dense layers are groups of their own.")
-  metrics: bool = option(True, "Whether training accuracy and loss are a group, and released.")
-  class_shares: bool = option(
-    False, "Whether the share of each label is a group of its own, and released."
-  )
-  gradient_clip_norm: float = option(
-    1.0, "S of a whole gradient; each group's: S / sqrt(groups).", check=_validate.positive
-  )
-  moments_clip_norm: float = option(
-    5.0, "S of the moments of all normalised layers.", check=_validate.positive
-  )
-  joint_clip_norm: float | None = option(
-    None,
-    "S of the record whose groups are divided by their S (joint). Default: sqrt(groups), the "
-    "noise of --runs=proportional with less clipping.",
-    check=_validate.positive,
-  )
-  given_stddevs: tuple[float, ...] = option(
-    (0.01, 0.05, 0.02),
-    f"Noise on each coordinate of the averages of {', '.join(GIVEN)} (given), up to the factor "
-    "that meets z.",
-    check=_validate.positive,
-  )
-  spacing: float = option(
-    0.25,
-    "Spacing of the grid, in standard deviations of each group's noise (grid).",
-    check=partial(_validate.in_range, 1 / 16, 16.0),
-  )
-  timed_rounds: int = option(
-    0,
-    "Rounds of each row, run once more to measure their processor time.",
-    check=partial(_validate.integer, 0),
-  )
-  learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
-  momentum: bool = option(False, f"Whether SGD has momentum {_MOMENTUM}.")
-
-
-class Records(NamedTuple):
-  """The data as records of one kind.
-
-  Attributes:
-    unit: what a record is.
-    examples: `Examples` with leading axes [records, examples of a record].
-  """
-
-  unit: Unit
-  examples: data.Examples
-
-  def sampler(self, policy: str, batch_size: int) -> sampling.Sampler:
-    """The sampler of the policy's name, of so many expected examples."""
-    population, size = self.examples.labels.shape
-    return _sampler(policy, population, batch_size / size)
-
-
-class GroupsTask(NamedTuple):
-  """What all runs share.
-
-  Attributes:
-    model: what is trained.
-    init: key -> the server's values.
-    evaluate: the server's values -> metrics, none of them private.
-    records: the data, by kind: "example", or the name of a run with the records' size.
-  """
-
-  model: NormalisedModel
-  init: Callable[[jax.Array], Any]
-  evaluate: Callable[[Any], dict[str, jax.Array]]
-  records: dict[str, Records]
 
 
 def prepare(options: GeneralApproachOptions) -> Work:
@@ -176,7 +58,7 @@ def prepare(options: GeneralApproachOptions) -> Work:
     raise ValueError(
       f"Expected --given_stddevs of {', '.join(GIVEN)}, got {len(options.given_stddevs)} numbers."
     )
-  leaving = [policy for policy in options.sampling if _RELATIONS[policy] == Relation.ADD_REMOVE]
+  leaving = [policy for policy in options.sampling if RELATIONS[policy] == Relation.ADD_REMOVE]
   if "discrete" in options.runs and leaving:
     raise ValueError(
       f"Expected --sampling of fixed_size or shuffled with --runs=discrete, got {leaving[0]}: the "
@@ -196,7 +78,7 @@ def prepare(options: GeneralApproachOptions) -> Work:
   )
 
   def work(workdir: Workdir):
-    def report(results):
+    def report(results: list[Row]) -> None:
       seconds = processor_seconds(sweep, options.timed_rounds) if options.timed_rounds else {}
       report_groups(workdir, options, task, groups, results, seconds)
 
@@ -212,8 +94,8 @@ def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
     ValueError: if a sample or the records are larger than the data.
     FileNotFoundError: if a file is missing.
   """
-  dataset = load_dataset(options)
-  model = _MODELS[options.model](dataset.input_shape, dataset.num_classes)
+  dataset = load_dataset(options, options.data_seed)
+  model = MODELS[options.model](dataset.input_shape, dataset.num_classes)
   kinds = {
     _kind(run, size): (run, size)
     for run in options.runs
@@ -228,7 +110,7 @@ def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
   # The classes' shares of the test examples stand for the training examples', which are private.
   test_shares = jnp.bincount(test.labels, length=max(1, classes)) / len(test.labels)
 
-  def evaluate(values):
+  def evaluate(values: Trained) -> dict[str, jax.Array]:
     released = {f"train_{name}": value for name, value in values.metrics.items()}
     shares = released.pop(f"train_{CLASS_SHARES}", None)
     if shares is not None:
@@ -263,19 +145,6 @@ def _records(options: GeneralApproachOptions, train: data.Examples, run: str, si
   return Records(Unit(run), data.group(train, _PARTITIONS[run](rng, train.labels, size)))
 
 
-def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sampler:
-  if not 1 <= expected_size <= population:
-    raise ValueError(
-      f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} "
-      "records."
-    )
-  if policy == "poisson":
-    return sampling.poisson(population, expected_size / population)
-  if policy == "balls_in_bins":
-    return sampling.balls_in_bins(population, round(population / expected_size))
-  return getattr(sampling, policy)(population, round(expected_size))
-
-
 def _setting(
   options: GeneralApproachOptions,
   task: GroupsTask,
@@ -288,22 +157,22 @@ def _setting(
   kind = _kind(run, size)
   records = task.records[kind]
   sampler = records.sampler(policy, options.batch_size)
-  make = partial(
+  make: Make = partial(
     iterative_training,
     in_precision(task.model, options.precision),
     average(make_query(options, groups, run, sampler.expected_size), sampler.expected_size),
     sampler,
-    optax.sgd(options.learning_rate, momentum=_MOMENTUM if options.momentum else None),
-    relation=_RELATIONS[policy],
+    optax.sgd(options.learning_rate, momentum=MOMENTUM if options.momentum else None),
+    relation=RELATIONS[policy],
     unit=records.unit,
     diagnose=options.diagnostics,
   )
-  name, label = run, _RUNS[run]
+  name, label = run, RUNS[run]
   if run in _PARTITIONS:
     label += f" of {size}"
     name += f"_{size}" if len(options.record_size) > 1 else ""
   if len(options.sampling) > 1:
-    label += f", {_POLICIES[policy]}"
+    label += f", {POLICIES[policy]}"
     name += f"_{policy}"
   public = f"N = {len(records.examples.labels)} units"
   return Setting(

@@ -3,11 +3,12 @@
 import collections
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
 
+from experiments.general_approach.options import GIVEN, GeneralApproachOptions
 from jdp.federated.iterative import CLASS_SHARES, Trained, Vectors, record_like
 from jdp.queries import (
   SumQuery,
@@ -21,11 +22,6 @@ from jdp.queries import (
   on_grid,
   proportional_noise,
 )
-
-PyTree = Any
-
-GIVEN = ("gradients", "moments", "metrics")
-"""The groups that --given_stddevs is for, in its order."""
 
 
 class Groups(NamedTuple):
@@ -44,7 +40,7 @@ class Groups(NamedTuple):
   dimensions: dict[str, int]
 
 
-def make_groups(options: Any, values: Trained) -> Groups:
+def make_groups(options: GeneralApproachOptions, values: Trained) -> Groups:
   """The groups that the options ask for.
 
   Args:
@@ -80,7 +76,9 @@ def make_groups(options: Any, values: Trained) -> Groups:
   )
 
 
-def make_query(options: Any, groups: Groups, run: str, expected_size: float) -> SumQuery:
+def make_query(
+  options: GeneralApproachOptions, groups: Groups, run: str, expected_size: float
+) -> SumQuery:
   """The query of one row of the table: a sum of `Vectors` with noise multiplier z.
 
   `expected_size` is the expected number of records in a sample.
@@ -127,6 +125,6 @@ def scaled_noise(
   return {name: factor * stddevs[name] for name in clip_norms}
 
 
-def _given(options: Any, groups: Groups) -> dict[str, float]:
+def _given(options: GeneralApproachOptions, groups: Groups) -> dict[str, float]:
   stddevs = dict(zip(GIVEN, options.given_stddevs, strict=True))
   return {name: stddevs.get(name, stddevs["gradients"]) for name in groups.clip_norms}

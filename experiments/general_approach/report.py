@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.general_approach.options import GeneralApproachOptions
 from experiments.general_approach.queries import Groups
+from experiments.general_approach.records import GroupsTask
 from experiments.general_approach.tutorials import tutorial_of, tutorial_table
 from experiments.runner.problems.images import data_name
 from experiments.runner.reports import gains, plots, statements, style
@@ -16,12 +17,14 @@ from experiments.runner.reports.summary import Row, curves, rounds_done, summari
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import ledger
 from jdp.events import (
   DiscreteGaussianSum,
   GaussianSum,
   GroupedSums,
+  QueryEvent,
   Round,
 )
 from jdp.guarantees import rounded_up
@@ -34,8 +37,8 @@ _RELEASED = {
 
 def report_groups(
   workdir: Workdir,
-  options: Any,
-  task: Any,
+  options: GeneralApproachOptions,
+  task: GroupsTask,
   groups: Groups,
   results: Sequence[Row],
   seconds: Mapping[str, float],
@@ -56,8 +59,8 @@ def report_groups(
 
 def _parts(
   workdir: Workdir,
-  options: Any,
-  task: Any,
+  options: GeneralApproachOptions,
+  task: GroupsTask,
   groups: Groups,
   rows: Sequence[Row],
   rounds: Mapping[str, ledger.Ledger],
@@ -95,7 +98,7 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
   ]
 
 
-def _table(options: Any, rows: Sequence[Row]) -> str:
+def _table(options: TrainingOptions, rows: Sequence[Row]) -> str:
   # Round 0 is evaluated before any release, so its training metrics are not released.
   released = [name for name in _RELEASED if any(name in row for row in rows)]
   accountants = options.accountant, other_accountant(options.accountant)
@@ -117,7 +120,7 @@ def _cells(row: Row, released: Sequence[str]) -> list[str]:
   ]
 
 
-def _speed(options: Any, rows: Sequence[Row]) -> str:
+def _speed(options: GeneralApproachOptions, rows: Sequence[Row]) -> str:
   lines = (
     [
       row["label"],
@@ -134,7 +137,7 @@ def _speed(options: Any, rows: Sequence[Row]) -> str:
 All cores together, mean of {options.timed_rounds} rounds without compilation, in {chunks}."""
 
 
-def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:
+def _figure(workdir: Workdir, options: GeneralApproachOptions, results: Sequence[Row]) -> Figure:
   title = f"A general approach, {options.dataset}, {options.model}"
   ylabel = "test accuracy" + ("; released training accuracy (dashed)" if options.metrics else "")
   figure, axes = plots.figure("rounds", ylabel, statements.marked(title, options))
@@ -146,7 +149,7 @@ def _figure(workdir: Workdir, options: Any, results: Sequence[Row]) -> Figure:
   return figure
 
 
-def _plot_released(axes: Axes, by_label: Mapping[str, Any]) -> None:
+def _plot_released(axes: Axes, by_label: Mapping[str, Sequence[Sequence[Row]]]) -> None:
   """Plots the released training accuracies, dashed, in the colours of the test accuracies."""
   for line, repetitions in zip(list(axes.lines), by_label.values(), strict=True):
     rounds, intervals = plots.merge([rows[1:] for rows in repetitions], "train_accuracy")
@@ -167,29 +170,32 @@ def _noise_table(groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledge
 
 def _group_cells(groups: Groups, event: Round) -> list[str]:
   """Each group's bound and noise, and the noise multiplier of all groups together (Section 3)."""
-  query: Any = event.query
+  query = event.query
   z = rounded_up(_multiplier(query), 4)
   if isinstance(query, GaussianSum):
     return [*(f"joint, {query.stddev * scale:.3g}" for scale in groups.clip_norms.values()), z]
+  assert isinstance(query, GroupedSums)
   return [*map(_group_cell, query.parts), z]
 
 
-def _group_cell(query: Any) -> str:
+def _group_cell(query: QueryEvent) -> str:
   if isinstance(query, GroupedSums):  # Adaptive clipping: the sum, and the count beside it.
     return f"{_group_cell(dict(zip(query.labels, query.parts, strict=True))['sum'])} at first"
   if isinstance(query, DiscreteGaussianSum):
     stddev = query.share_stddev * math.sqrt(query.num_shares)
     return f"{query.l2_norm:.3g}, {stddev:.3g} (integers)"
+  assert isinstance(query, GaussianSum)
   return f"{query.clip_norm:.3g}, {query.stddev:.3g}"
 
 
-def _multiplier(query: Any) -> float:
+def _multiplier(query: QueryEvent) -> float:
   """The noise multiplier of what was released. Groups' losses add up in squares."""
   if isinstance(query, GroupedSums):
     return 1 / math.hypot(*(1 / _multiplier(part) for part in query.parts))
   if isinstance(query, DiscreteGaussianSum):
     return query.share_stddev * math.sqrt(query.num_shares) / query.l2_norm
-  return query.stddev / query.clip_norm
+  assert isinstance(query, GaussianSum)
+  return float(query.stddev) / float(query.clip_norm)
 
 
 _COMPARED = """Every round samples records once, and releases one noised average of all groups of
@@ -205,7 +211,9 @@ z together.
 """
 
 
-def _guaranteed(options: Any, rows: Sequence[Row], results: Sequence[Row]) -> str:
+def _guaranteed(
+  options: GeneralApproachOptions, rows: Sequence[Row], results: Sequence[Row]
+) -> str:
   return f"""Against whoever sees all released values of a run (weights, running statistics,
 training metrics) and nothing else, from the run's `ledger.jsonl`. The server is trusted
 to sample ({", ".join(options.sampling)}) and to add the noise. "No guarantee" (ε = ∞) means that
@@ -220,7 +228,7 @@ A microbatch's members were fixed before sampling, and it is the microbatch that
 {statements.not_covered("the test examples")}"""
 
 
-def _measured(options: Any, task: Any, rows: Sequence[Row]) -> str:
+def _measured(options: GeneralApproachOptions, task: GroupsTask, rows: Sequence[Row]) -> str:
   counts = {kind: records.examples.labels.shape for kind, records in task.records.items()}
   facts = {
     "data": data_name(options),

@@ -4,8 +4,9 @@ They are in the README of that library's tutorials (https://github.com/tensorflo
 with batches of 256 of the 60,000 training images, at delta 1e-5.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from experiments.general_approach.options import GeneralApproachOptions
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp import accounting
@@ -41,7 +42,7 @@ TUTORIALS = (
 )
 
 
-def tutorial_of(options: Any) -> Tutorial | None:
+def tutorial_of(options: GeneralApproachOptions) -> Tutorial | None:
   """The row whose flags the options have; None if it is none of them."""
   data = (options.dataset, options.model, options.batch_size)
   query = (options.runs, options.sampling, options.layers, options.metrics, options.class_shares)

@@ -5,12 +5,12 @@ clipped separately, and clipped jointly. Records and noise are seeded: no run he
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.general_approach.options import GeneralApproachOptions
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
 from experiments.runner.reports.parts import Part, write_report
@@ -69,7 +69,7 @@ def errors(query: SumQuery, key: jax.Array) -> dict[str, np.ndarray]:
   return {name: np.asarray(values, np.float64) for name, values in found.items()}
 
 
-def report_two_vectors(workdir: Workdir, options: Any) -> None:
+def report_two_vectors(workdir: Workdir, options: GeneralApproachOptions) -> None:
   """Writes results.json, the plot and report.md, and prints the table."""
   z, key = options.noise_multiplier, jax.random.key(options.data_seed)
   found = {

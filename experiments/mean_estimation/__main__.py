@@ -14,10 +14,9 @@ There are six tasks:
 * `--task=samplers` draws from hemispheres and from caps (its Figure 2).
 """
 
-import dataclasses
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,71 +28,21 @@ from experiments.mean_estimation.location_sgd import Descent
 from experiments.mean_estimation.location_sgd import measure as measure_descent
 from experiments.mean_estimation.mirror_descent import METHODS, OPTIMA, MirrorCase
 from experiments.mean_estimation.mirror_descent import measure as measure_mirror
+from experiments.mean_estimation.options import DIGITS, MeanEstimationOptions
 from experiments.mean_estimation.samplers import samplers_part
 from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
+from experiments.runner.files import Row
 from experiments.runner.keys import case_key
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import MOST_SEED, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate
 from jdp.federated import client_mesh
 from jdp.mechanisms import stream_sum
 from jdp.mechanisms.registry import Setting
 
-_count = partial(_validate.integer, 1)
-_seed = partial(_validate.integer, 0)
-_epsilon = partial(_validate.in_range, 1e-2, 1e4)
-_DIGITS = "digits"
-_TASKS = ("error", "split", "sgd", "location", "mirror", "samplers")
 _ROWS, _DESCENTS, _MIRROR = "results.jsonl", "descents.jsonl", "mirror.jsonl"
-
-
-@dataclasses.dataclass(frozen=True)
-class MeanEstimationOptions:
-  """The options of this experiment.
-
-  Each list is gone through in turn, while the other lists are held at their first value.
-  """
-
-  task: tuple[str, ...] = option(("error",), "What is measured.", choices=_TASKS)
-  mechanisms: tuple[str, ...] = option(
-    tuple(ESTIMATORS), "Mechanisms of the tasks error and location.", choices=tuple(ESTIMATORS)
-  )
-  values: str = option(
-    "normal",
-    "Unit vectors: N(v, I/d) normalised, v a random unit vector; their signs over sqrt(d); or "
-    "gradients of the digits.",
-    choices=("normal", "signs", _DIGITS),
-  )
-  dims: tuple[int, ...] | None = option(
-    (1024,),
-    "Dimensions.",
-    check=partial(_validate.integer, 2),
-    when={"values": ("normal", "signs")},
-    most=10**8,
-  )
-  epsilons: tuple[float, ...] = option((4.0,), "Privacy losses of a release.", check=_epsilon)
-  cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=_count, most=10**9)
-  num_projections: tuple[int, ...] = option(
-    (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
-  )
-  repetitions: int = option(
-    50, "Of every measurement of an error, and of a sampler.", check=partial(_validate.integer, 2)
-  )
-  budgets: tuple[float, ...] = option(
-    (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
-  )
-  sgd_steps: int = option(2000, "Steps of the tasks sgd, location and mirror.", check=_count)
-  sgd_repetitions: int = option(1000, "Runs of the tasks sgd, location and mirror.", check=_count)
-  data_seed: int = option(
-    0, "Seed of the values.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
-  noise_seed: int = option(
-    0, "Seed of the noise.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
 
 
 class Point(NamedTuple):
@@ -124,7 +73,7 @@ def prepare(options: MeanEstimationOptions) -> Work:
     if "mirror" in options.task
   ]
   for point in points:
-    if not (options.values != _DIGITS or point.cohort <= len(directions())):
+    if not (options.values != DIGITS or point.cohort <= len(directions())):
       raise ValueError(
         f"Expected --cohorts of at most {len(directions())}, the images, got {point.cohort}."
       )
@@ -162,23 +111,22 @@ def prepare(options: MeanEstimationOptions) -> Work:
 def grid(options: MeanEstimationOptions) -> list[Point]:
   """The measurements of every mechanism, along one list at a time from the first value of each."""
   dims = options.dims or (directions().shape[1],)
-  axes = {"dim": dims, "epsilon": options.epsilons, "cohort": options.cohorts}
   found: dict[Point, None] = {}
   for name in options.mechanisms:
-    own = axes | {
-      "num_projections": options.num_projections if ESTIMATORS[name].projects else (None,)
-    }
+    counts = options.num_projections if ESTIMATORS[name].projects else (None,)
     # One list at a time: the others stay at their first value.
-    first: dict[str, Any] = {axis: values[0] for axis, values in own.items()}
-    for axis, values in own.items():
-      found |= dict.fromkeys(Point(name, **(first | {axis: value})) for value in values)
+    first = Point(name, dims[0], options.epsilons[0], options.cohorts[0], counts[0])
+    found |= dict.fromkeys(first._replace(dim=dim) for dim in dims)
+    found |= dict.fromkeys(first._replace(epsilon=epsilon) for epsilon in options.epsilons)
+    found |= dict.fromkeys(first._replace(cohort=cohort) for cohort in options.cohorts)
+    found |= dict.fromkeys(first._replace(num_projections=count) for count in counts)
   return list(found)
 
 
 def unit_vectors(options: MeanEstimationOptions, dim: int, cohort: int) -> np.ndarray:
   """The clients' values, float32 [cohort, dim]."""
   generator = np.random.default_rng([options.data_seed, dim, cohort])
-  if options.values == _DIGITS:
+  if options.values == DIGITS:
     return directions()[generator.permutation(len(directions()))[:cohort]]
   center = generator.normal(size=dim)
   values = center / np.linalg.norm(center) + generator.normal(size=(cohort, dim)) / np.sqrt(dim)
@@ -187,7 +135,7 @@ def unit_vectors(options: MeanEstimationOptions, dim: int, cohort: int) -> np.nd
   return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
 
 
-def measure(options: MeanEstimationOptions, point: Point) -> dict[str, Any]:
+def measure(options: MeanEstimationOptions, point: Point) -> Row:
   """A row of results: the repetitions' errors times the cohort, beside the closed form."""
   estimator, values = ESTIMATORS[point.mechanism], unit_vectors(options, point.dim, point.cohort)
   # The signs over sqrt(d) promise a bound on every coordinate, which priv_unit_linf can use.

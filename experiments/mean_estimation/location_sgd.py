@@ -6,15 +6,17 @@ gradient x - Z(a) is unbiased. Noise is the same at all iterates, and arXiv 1812
 3.2, has n E||mean of the iterates - x*||^2 tend to 1 + E||Z - a||^2.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from experiments.mean_estimation.options import MeanEstimationOptions
 from experiments.mean_estimation.sgd_asymptotics import Steps
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.keys import case_key
 from experiments.runner.reports.statistics import mean_interval
 from jdp.mechanisms import LocalMechanism
@@ -76,7 +78,7 @@ def squared_distances(
   return jnp.sum(total**2, axis=1) / np.float32(steps.total)
 
 
-def measure(options: Any, case: Descent) -> dict[str, Any]:
+def measure(options: MeanEstimationOptions, case: Descent) -> Row:
   """A row of results: the measured mean, beside the prediction for these steps and the limit."""
   mechanism = ESTIMATORS[case.mechanism].make(Setting(case.dim, case.epsilon, 2, 1.0))
   steps = Steps(options.sgd_steps)

@@ -15,14 +15,16 @@ from the releases alone, which are far larger than the iterates.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from experiments.mean_estimation.options import MeanEstimationOptions
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.keys import case_key
 from experiments.runner.reports.statistics import mean_interval
 from jdp.federated import p_norm_descent
@@ -145,7 +147,7 @@ def squared_distances(
   return jnp.sum((total / np.float32(steps) - target[None]) ** 2, axis=1)
 
 
-def measure(options: Any, case: MirrorCase) -> dict[str, Any]:
+def measure(options: MeanEstimationOptions, case: MirrorCase) -> Row:
   """A row of results: the measured mean, beside the bound."""
   name, steps = METHODS[case.method].mechanism, options.sgd_steps
   mechanism = ESTIMATORS[name].make(Setting(case.dim, case.epsilon, 2, case.dim**-0.5))

@@ -1,8 +1,7 @@
 """The parts of the mean estimation experiment's report: tables and plots."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,9 @@ import scipy
 
 from experiments.mean_estimation import sgd_asymptotics
 from experiments.mean_estimation.gradients import gradients
+from experiments.mean_estimation.options import MeanEstimationOptions
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statistics import Interval, mean_interval
@@ -20,7 +21,7 @@ from jdp.accounting.local.separated import best_split
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit, scalar_dp, separated
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 _LEVEL = 0.95
 _AXES = {
@@ -37,7 +38,7 @@ _VALUES = {
 }
 
 
-def error_parts(options: Any, rows: Rows) -> Iterator[Part]:
+def error_parts(options: MeanEstimationOptions, rows: Rows) -> Iterator[Part]:
   """The table of all points, a plot for each list of values, and the projections' errors."""
   yield Part("What was estimated", _what_was_estimated(options, rows))
   # Bonferroni: all rows' intervals hold together with probability _LEVEL.
@@ -62,7 +63,7 @@ def error_parts(options: Any, rows: Rows) -> Iterator[Part]:
     yield Part("Error of projections over PrivUnit's", table(header, ratios))
 
 
-def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
+def agrees(row: Row, interval: Interval) -> bool:
   """Whether the interval holds the closed form.
 
   Where the closed form is an upper bound, the interval may also lie below it.
@@ -74,7 +75,7 @@ def agrees(row: Mapping[str, Any], interval: Interval) -> bool:
   return low <= row["theory"] and (row["theory"] <= high or not ESTIMATORS[row["mechanism"]].exact)
 
 
-def _what_was_estimated(options: Any, rows: Rows) -> str:
+def _what_was_estimated(options: MeanEstimationOptions, rows: Rows) -> str:
   guarantees: dict[str, list[str]] = {}
   for row in rows:
     guarantees.setdefault(row["guarantee"], []).append(row["mechanism"])
@@ -123,7 +124,7 @@ def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
   )
 
 
-def _point_cells(row: Mapping[str, Any]) -> list[str]:
+def _point_cells(row: Row) -> list[str]:
   k = row["num_projections"]
   return [
     row["mechanism"],
@@ -190,7 +191,7 @@ def _projection_rows(rows: Rows) -> Iterator[list[str]]:
       yield [*_point_cells(row), f"{measured:.4f}", f"{row['theory'] / other['theory']:.4f}"]
 
 
-def split_part(options: Any) -> Part:
+def split_part(options: MeanEstimationOptions) -> Part:
   """The value of a magnitude, as a share of the budget, for the gradients of the digits."""
   train, public = gradients("train"), np.linalg.norm(gradients("test"), axis=1)
   dim, max_value = train.shape[1], float(np.ceil(10 * public.max()) / 10)
@@ -254,7 +255,7 @@ def _split_measured(
   return mean_interval(np.sum((np.asarray(estimates, float) - vectors) ** 2, axis=1).tolist())
 
 
-def sgd_part(options: Any) -> Part:
+def sgd_part(options: MeanEstimationOptions) -> Part:
   """Covariances of averaged SGD beside their limit, along each eigenvector of the Hessian."""
   steps, count = sgd_asymptotics.Steps(options.sgd_steps), options.sgd_repetitions
   lines = []
@@ -285,7 +286,7 @@ def sgd_part(options: Any) -> Part:
   return Part("Averaged stochastic gradient descent", text + table(header, lines))
 
 
-def location_part(options: Any, rows: Rows) -> Part:
+def location_part(options: MeanEstimationOptions, rows: Rows) -> Part:
   """Averaged SGD in many dimensions: measured, for these steps and in the limit."""
   steps = sgd_asymptotics.Steps(options.sgd_steps)
   made, axes = plots.figure(
@@ -325,7 +326,7 @@ def location_part(options: Any, rows: Rows) -> Part:
   return Part("Averaged SGD over dimensions", text + table(header, lines), {"location": made})
 
 
-def mirror_part(options: Any, rows: Rows) -> Part:
+def mirror_part(options: MeanEstimationOptions, rows: Rows) -> Part:
   """Mirror descent beside gradient descent: measured, in theory and the bound."""
   optima = list(dict.fromkeys(row["optimum"] for row in rows))
   made, panels = plots.panels(

@@ -5,15 +5,17 @@ u, else on the rest. Hemispheres have gamma = 0, PrivUnit has the gamma that is 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.mean_estimation.options import MeanEstimationOptions
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.keys import case_key
+from experiments.runner.options import needed
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statistics import mean_interval
@@ -45,10 +47,10 @@ def estimates(case: Sampler, seed: int, count: int) -> np.ndarray:
   return np.asarray(jax.jit(jax.vmap(mechanism.privatize, (0, None)))(keys, value), float)
 
 
-def samplers_part(options: Any) -> Part:
+def samplers_part(options: MeanEstimationOptions) -> Part:
   """Where reports come from, and their error, for both samplers."""
   lines = []
-  for dim in options.dims:
+  for dim in needed(options.dims):
     for epsilon in options.epsilons:
       for name in SAMPLERS:
         case = Sampler(name, dim, epsilon)

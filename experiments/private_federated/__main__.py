@@ -5,134 +5,34 @@ epsilons. The models are image classifiers or language models. The report states
 promised against the server, and against an observer of the models, beside the accuracy.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import jax
 
 from experiments.private_federated.limits import (
-  LEAST_SHARE,
   MAGNITUDES,
-  PARTS,
   in_the_clear,
   local_names,
   unclipped,
 )
-from experiments.private_federated.report import BASELINES, report_local_and_central
-from experiments.runner.cohorts import ShardOptions, layout_of
-from experiments.runner.federation import (
-  FederationOptions,
-  Plan,
-  local_update,
-  make_plan,
-  server_optimizer,
-)
+from experiments.private_federated.options import DIRECTIONS, PrivateFederatedOptions
+from experiments.private_federated.report import NoisySetting, report_local_and_central
+from experiments.runner.cohorts import layout_of
+from experiments.runner.federation import Plan, local_update, make_plan, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import option
-from experiments.runner.problems.catalogue import ProblemOptions, load_problem
+from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate
 from jdp.federated import private_federated
 from jdp.guarantees import Unit
-from jdp.mechanisms import (
-  LocalMechanism,
-  compressed_priv_unit,
-  priv_unit,
-  priv_unit_linf,
-  separated,
-)
+from jdp.mechanisms import LocalMechanism, compressed_priv_unit, separated
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
-# The mechanism of directions, and a bound: d -> the largest L2 norm of a vector whose own norm (L2
-# or L-infinity) is 1.
-_DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
-  "priv_unit": (priv_unit, lambda _: 1.0),
-  "priv_unit_linf": (priv_unit_linf, math.sqrt),
-}
-
 _SHARING = 256  # clients of a chunk, for which the table of candidates is made once
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivateFederatedOptions(TrainingOptions, FederationOptions, ProblemOptions, ShardOptions):
-  """The options of this experiment."""
-
-  baselines: tuple[str, ...] = option(
-    ("none", "central"),
-    "Runs to compare with: no privacy at all; updates clipped to --max_update_norm, and nothing "
-    "else; central privacy alone.",
-    choices=BASELINES,
-    may_be_empty=True,
-  )
-  epsilon_directions: tuple[float, ...] = option(
-    (2.0, 8.0, 32.0, 128.0),
-    "eps1, local privacy loss of a release's direction; a run for each.",
-    check=_epsilon,
-    may_be_empty=True,
-  )
-  direction_mechanism: str = option(
-    "priv_unit",
-    "How directions are released: in the L2 norm, or in the L-infinity norm, which suits "
-    "--server_optimizer=mirror.",
-    choices=tuple(_DIRECTIONS),
-  )
-  uplink: str = option(
-    "plain",
-    "What a client sends of a direction: the vector, or the number of a public candidate, which "
-    "takes few bits and more time. It is for epsilons up to about 16.",
-    choices=("plain", "compressed"),
-  )
-  epsilon_magnitude: float = option(
-    10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon
-  )
-  magnitude_mechanism: str = option(
-    "scalar_dp",
-    "How magnitudes are released: with an error of one size, or with one relative to the "
-    f"magnitude, from {LEAST_SHARE:g} of --max_update_norm on.",
-    choices=tuple(MAGNITUDES),
-  )
-  max_update_norm: float = option(
-    1.0,
-    "r_max: updates are clipped to this norm, that of --direction_mechanism; with central privacy "
-    "alone, by the server, to this L2 norm.",
-    check=_validate.positive,
-  )
-  projection_radius: float | None = option(
-    None,
-    "L2 norm to which the server projects what it receives. Default: the largest that a release "
-    "can have, which keeps the average unbiased.",
-    check=_validate.positive,
-  )
-  switched_off: tuple[str, ...] = option(
-    (),
-    "Further runs at each eps1 that lack one part of what limits it, to measure it: the local "
-    "mechanism (updates are clipped, and sent in the clear), the central noise, the projection "
-    "(the noise stays), or the clipping of updates, and with it their magnitudes' noise.",
-    choices=PARTS,
-  )
-
-
-class NoisySetting(NamedTuple):
-  """A row of the table.
-
-  Attributes:
-    setting: what is run.
-    local_error: root mean squared L2 error that the local mechanism causes in the average of an
-      expected cohort. It holds for updates that all have the norm --max_update_norm, and before the
-      server's projection.
-    central_error: the same error due to the central noise.
-  """
-
-  setting: Setting
-  local_error: float
-  central_error: float
 
 
 def prepare(options: PrivateFederatedOptions) -> Work:
@@ -221,8 +121,8 @@ def _local_rows(
 def _direction(
   options: PrivateFederatedOptions, dim: int, epsilon: float
 ) -> tuple[LocalMechanism, Callable[[int], float]]:
-  """The mechanism of directions, and its bound of `_DIRECTIONS`."""
-  make, longest = _DIRECTIONS[options.direction_mechanism]
+  """The mechanism of directions, and its bound of `DIRECTIONS`."""
+  make, longest = DIRECTIONS[options.direction_mechanism]
   if options.uplink == "compressed":
     if options.direction_mechanism != "priv_unit":
       raise ValueError(
@@ -256,7 +156,7 @@ def _setting(
   *,
   private: bool = True,
 ) -> Setting:
-  make = partial(
+  make: Make = partial(
     private_federated,
     local_update(options, problem.loss),
     average(query, plan.sampler.expected_size),

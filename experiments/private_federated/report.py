@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -12,6 +12,7 @@ from experiments.private_federated.limits import (
   magnitude_figure,
   relative_error,
 )
+from experiments.private_federated.options import BASELINES, PrivateFederatedOptions
 from experiments.runner.federation import Plan
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import gains, plots, statements, style
@@ -28,6 +29,7 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import epsilon, metric, metric_titles, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.accounting.local.compressed_priv_unit import shortest_law
@@ -40,22 +42,36 @@ _GUARANTEES = {
   "central": "central ε",
 }
 _MOMENTS = "by moments"  # the published accountant of the central ε
-BASELINES = ("none", "clipped", "central")
 _LEVELS = ("--", ":", "-.", (0, (3, 1, 1, 1, 1, 1)))  # the lines of baselines and of the start
+
+
+class NoisySetting(NamedTuple):
+  """A row of the table.
+
+  Attributes:
+    setting: what is run.
+    local_error: root mean squared L2 error that the local mechanism causes in the average of an
+      expected cohort. It holds for updates that all have the norm --max_update_norm, and before the
+      server's projection.
+    central_error: the same error due to the central noise.
+  """
+
+  setting: Setting
+  local_error: float
+  central_error: float
 
 
 def report_local_and_central(
   workdir: Workdir,
-  options: Any,
+  options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  rows: Sequence[Any],
+  rows: Sequence[NoisySetting],
   results: Sequence[Row],
 ) -> None:
   """Writes results.json, the plots and report.md, and prints the results.
 
-  `rows` is what was run (`setting`, `local_error`, `central_error`). `results` is what `run_sweep`
-  returned.
+  `rows` is what was run. `results` is what `run_sweep` returned.
   """
   summary = [{**row, "moments": _moments(workdir, row, plan.delta)} for row in summarise(results)]
   histories = curves(workdir, results)
@@ -67,10 +83,10 @@ def report_local_and_central(
 
 def _parts(
   workdir: Workdir,
-  options: Any,
+  options: PrivateFederatedOptions,
   problem: LearningProblem,
   plan: Plan,
-  rows: Sequence[Any],
+  rows: Sequence[NoisySetting],
   summary: Sequence[Row],
   results: Sequence[Row],
   histories: Histories,
@@ -136,7 +152,9 @@ def _table(summary: Sequence[Row], start: Mapping[str, Interval]) -> str:
   return table(header, [[*before, *_metric_cells(start, titles)], *lines])
 
 
-def _limits(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> str:
+def _limits(
+  options: PrivateFederatedOptions, problem: LearningProblem, summary: Sequence[Row]
+) -> str:
   """The headline metric at each eps1, beside those of the runs that lack a part."""
   name = problem.headline
   columns = _limits_columns(options, summary)
@@ -154,7 +172,9 @@ stay. Without the central noise all else stays. Without the projection its noise
 clipping a release is the direction's estimate times the exact norm."""
 
 
-def _limits_columns(options: Any, summary: Sequence[Row]) -> dict[str, list[Row]]:
+def _limits_columns(
+  options: PrivateFederatedOptions, summary: Sequence[Row]
+) -> dict[str, list[Row]]:
   """The rows at each eps1: of the full runs, and of those that lack each part."""
   rows = {row["setting"]: row for row in summary}
   names = {"all on": "", **{f"no {part.replace('_', ' ')}": part for part in options.switched_off}}
@@ -164,7 +184,9 @@ def _limits_columns(options: Any, summary: Sequence[Row]) -> dict[str, list[Row]
   }
 
 
-def _limits_figure(options: Any, problem: LearningProblem, summary: Sequence[Row]) -> Figure:
+def _limits_figure(
+  options: PrivateFederatedOptions, problem: LearningProblem, summary: Sequence[Row]
+) -> Figure:
   """The table of `_limits` as curves over eps1, beside the baselines."""
   name, columns = problem.headline, _limits_columns(options, summary)
   figure, axes = plots.figure("ε₁ of one release: local, of its direction", "", _title(options))
@@ -179,11 +201,11 @@ def _limits_figure(options: Any, problem: LearningProblem, summary: Sequence[Row
   return figure
 
 
-def _magnitudes(options: Any) -> Figure:
+def _magnitudes(options: PrivateFederatedOptions) -> Figure:
   return magnitude_figure(options.epsilon_magnitude, options.max_update_norm)
 
 
-def _magnitudes_table(options: Any) -> str:
+def _magnitudes_table(options: PrivateFederatedOptions) -> str:
   shares = (0.01, 0.03, 0.1, 0.3, 1.0)
   r_max = options.max_update_norm
   lines = []
@@ -196,7 +218,7 @@ def _magnitudes_table(options: Any) -> str:
 {table(["mechanism", *(f"{share:g} r_max" for share in shares)], lines)}"""
 
 
-def _metric_cells(metrics: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+def _metric_cells(metrics: Mapping[str, Interval], names: Iterable[str]) -> Iterator[str]:
   return (metric(name, metrics[name]) for name in names)
 
 
@@ -204,12 +226,14 @@ def _spelled_out(metric: str) -> str:
   return metric.replace("_", " ")
 
 
-def _title(options: Any) -> str:
+def _title(options: PrivateFederatedOptions) -> str:
   learnt = ", ".join(filter(None, (options.dataset, options.model)))
   return statements.marked(f"Private federated learning, {learnt}", options)
 
 
-def _rounds_figure(options: Any, problem: LearningProblem, histories: Histories) -> Figure:
+def _rounds_figure(
+  options: PrivateFederatedOptions, problem: LearningProblem, histories: Histories
+) -> Figure:
   figure, axes = plots.figure("rounds", "", _title(options))
   style.metric_axis(axes.yaxis, problem.headline)
   plots.curves(axes, histories, problem.headline)
@@ -218,7 +242,10 @@ def _rounds_figure(options: Any, problem: LearningProblem, histories: Histories)
 
 
 def _epsilon_figure(
-  options: Any, problem: LearningProblem, summary: Sequence[Row], start: Interval
+  options: PrivateFederatedOptions,
+  problem: LearningProblem,
+  summary: Sequence[Row],
+  start: Interval,
 ) -> Figure:
   """The headline metric against eps1, beside the baselines."""
   xlabel = "ε₁ of one release: local, of its direction"
@@ -248,7 +275,9 @@ no round was done.
 {statements.not_covered("the test data", "public text, where there is any")}"""
 
 
-def _central(options: Any, summary: Sequence[Row], results: Sequence[Row]) -> str:
+def _central(
+  options: PrivateFederatedOptions, summary: Sequence[Row], results: Sequence[Row]
+) -> str:
   return f"""Against whoever sees every released model of a run and nothing else, from the
 run's `ledger.jsonl`. The server is trusted to sample and to add the noise.
 
@@ -257,7 +286,9 @@ run's `ledger.jsonl`. The server is trusted to sample and to add the noise.
 {statements.together(results, "central")}"""
 
 
-def _local(options: Any, plan: Plan, summary: Sequence[Row], results: Sequence[Row]) -> str:
+def _local(
+  options: PrivateFederatedOptions, plan: Plan, summary: Sequence[Row], results: Sequence[Row]
+) -> str:
   return f"""Against the server, which sees every release and who made it, so that sampling
 amplifies nothing. One release:
 
@@ -271,7 +302,9 @@ All releases of a user in a run: they add up, and the participation cap, a publi
 {statements.together(results, "local")}"""
 
 
-def _measured(options: Any, problem: LearningProblem, plan: Plan, summary: Sequence[Row]) -> str:
+def _measured(
+  options: PrivateFederatedOptions, problem: LearningProblem, plan: Plan, summary: Sequence[Row]
+) -> str:
   size, budget = plan.sampler.expected_size, options.max_epsilon
   facts = {
     **problem.described,
@@ -288,7 +321,7 @@ each with its own samples and noise; ± is the 95 % interval of Student's t.
 {properties(facts)}"""
 
 
-def _sent(options: Any, dim: int) -> str:
+def _sent(options: PrivateFederatedOptions, dim: int) -> str:
   """What a client sends of a direction."""
   if options.uplink == "plain":
     return f"{4 * dim:,} bytes"
@@ -296,7 +329,9 @@ def _sent(options: Any, dim: int) -> str:
   return ", ".join(f"{count.bit_length() - 1}" for count in counts) + " bits, and a seed of 16"
 
 
-def _noise_errors(options: Any, problem: LearningProblem, rows: Sequence[Any]) -> str:
+def _noise_errors(
+  options: PrivateFederatedOptions, problem: LearningProblem, rows: Sequence[NoisySetting]
+) -> str:
   lines = (
     [row.setting.label, f"{row.local_error:.3g}", f"{row.central_error:.3g}"] for row in rows
   )

@@ -10,99 +10,26 @@ There are four tasks:
 * `--task=cnn` attacks a convolutional network's gradients by optimisation.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from experiments.reconstruction import images, report
 from experiments.reconstruction.cnn import pictures
+from experiments.reconstruction.options import ReconstructionOptions
 from experiments.reconstruction.spheres import Case, measure
 from experiments.runner import files
-from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.launch import Experiment, Work, launch
-from experiments.runner.options import MOST_SEED, option
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.workdir import Workdir
-from jdp import _validate, data
+from jdp import data
 from jdp.guarantees import rounded_up
 
-# The mechanisms that the bound is compared for. It is about one user's release alone, without a
-# projection that reduces the dimension.
-MECHANISMS = tuple(
-  name for name, estimator in ESTIMATORS.items() if not estimator.projects and estimator.exact
-)
-_count = partial(_validate.integer, 1)
-_chance = partial(_validate.in_range, 1e-300, 0.5)
 _SPHERES, _IMAGES = "spheres.jsonl", "images.jsonl"
 _NOISELESS = 1e-9  # The noise variance that the attack assumes for an exact direction.
-
-
-@dataclasses.dataclass(frozen=True)
-class ReconstructionOptions:
-  """The options of this experiment."""
-
-  task: tuple[str, ...] = option(
-    ("bound", "spheres", "images", "cnn"),
-    "What is shown.",
-    choices=("bound", "spheres", "images", "cnn"),
-  )
-  mechanisms: tuple[str, ...] = option(
-    MECHANISMS, "Mechanisms of spheres and images.", choices=MECHANISMS
-  )
-  epsilons: tuple[float, ...] = option(
-    (2.0, 8.0, 32.0, 128.0, 512.0),
-    "Privacy losses of a release.",
-    check=partial(_validate.in_range, 1e-2, 1e4),
-  )
-  alphas: tuple[float, ...] = option(
-    (1.0, 0.5),
-    "Distances of directions that count as success.",
-    check=partial(_validate.in_range, 1e-3, 1.4142),
-  )
-  dims: tuple[int, ...] = option(
-    (3, 10, 50, 100, 784), "k.", check=partial(_validate.in_range, 2, 10**9), most=10**9
-  )
-  density_ratios: tuple[float, ...] = option(
-    (1.0, 10.0), "rho_0 of the priors: 1, or at least 2.", check=partial(_validate.in_range, 1, 1e6)
-  )
-  ambient: int = option(
-    100, "Dimension of what is released to show a projection to the k below it.", check=_count
-  )
-  probability: float = option(
-    1e-3, "Chance of a reconstruction that the task bound accepts.", check=_chance
-  )
-  trials: int = option(100_000, "Of each point of the task spheres.", check=_count, most=10**9)
-  dataset: str = option("digits", "The images: digits needs no file.", choices=("digits", "mnist"))
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": ("mnist",)}
-  )
-  users: int = option(
-    200, "Images attacked by the task images.", check=partial(_validate.integer, 2)
-  )
-  releases: int = option(10, "Of each user.", check=_count)
-  cohort: int = option(20, "Users in a sum.", check=_count)
-  components: int = option(32, "Principal components of the attacker's prior.", check=_count)
-  frequencies: int = option(
-    16,
-    "k of the images' lowest frequencies, and of their coarsest wavelets.",
-    check=partial(_validate.integer, 2),
-  )
-  cnn_epsilons: tuple[float, ...] = option(
-    (64.0, 256.0, 1024.0), "Of the task cnn.", check=_validate.positive
-  )
-  cnn_users: int = option(4, "Images attacked by the task cnn.", check=_count)
-  cnn_steps: int = option(200, "Of the optimiser.", check=_count)
-  seed: int = option(
-    0,
-    "Of values and noise: this is an attack, not a private run.",
-    check=partial(_validate.integer, 0),
-    most=MOST_SEED,
-  )
 
 
 def prepare(options: ReconstructionOptions) -> Work:
@@ -174,20 +101,18 @@ def cases(options: ReconstructionOptions) -> list[Case]:
   ]
 
 
-def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[dict[str, Any]]]:
-  def rows(case: Case) -> list[dict[str, Any]]:
+def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[Row]]:
+  def rows(case: Case) -> list[Row]:
     return measure(case, options.alphas, options.trials, options.seed)
 
   return kept_rows(cases(options), rows, workdir.path / _SPHERES)
 
 
-def _attacked(
-  options: ReconstructionOptions, own: images.Scene, workdir: Workdir
-) -> Iterator[dict[str, Any]]:
+def _attacked(options: ReconstructionOptions, own: images.Scene, workdir: Workdir) -> Iterator[Row]:
   todo: list[tuple[str, float]] = [("no privacy", math.inf)]
   todo += [(name, epsilon) for name in options.mechanisms for epsilon in options.epsilons]
 
-  def attacked(case: tuple[str, float]) -> dict[str, Any]:
+  def attacked(case: tuple[str, float]) -> Row:
     name, epsilon = case
     if math.isinf(epsilon):
       released, variance, found = own.directions[None], _NOISELESS, None

@@ -8,7 +8,7 @@ frequencies or coarse wavelets, less the public mean's, which all images have in
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,10 @@ import numpy as np
 
 from experiments.reconstruction.spheres import beside_bounds, direction_seen
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.keys import case_key
 from jdp import data, models
+from jdp.accounting.local.priv_unit import Cap
 from jdp.attacks import reconstruction as attacks
 from jdp.data import Dataset, Examples
 from jdp.mechanisms import LocalMechanism
@@ -184,7 +186,8 @@ def noise_variance(mechanism: LocalMechanism) -> float:
   """The noise variance, in a coordinate, of what `releases` makes of a unit vector."""
   (size,) = mechanism.shape
   if isinstance(mechanism.parameters, SeparatedParameters):
-    cap: Any = mechanism.parameters.direction
+    cap = mechanism.parameters.direction
+    assert isinstance(cap, Cap)
     return math.expm1(-2 * cap.log_m) / size
   return mechanism.mean_squared_error(1.0) / size
 
@@ -195,7 +198,7 @@ def reconstruct(own: Scene, view: View, prior: str) -> np.ndarray:
   return np.asarray(own.attacks[prior](gradients, own.length**2 * view.variance))
 
 
-def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> dict[str, Any]:
+def rates(own: Scene, images: np.ndarray, alphas: Sequence[float]) -> Row:
   """The numbers of alpha-good reconstructions in each basis, and the images' mean cosine."""
   truth = own.inputs[: len(images)]
   distances = {
@@ -225,7 +228,7 @@ def guesses(own: Scene, basis: str, alphas: Sequence[float]) -> list[int]:
   return found
 
 
-def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> dict[str, Any]:
+def identified(own: Scene, mechanism: LocalMechanism, released: np.ndarray) -> Row:
   """How often one release tells which of the users' images it was made of.
 
   The prior is uniform, so the bound holds.

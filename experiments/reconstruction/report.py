@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import scipy
@@ -11,7 +10,9 @@ from matplotlib.figure import Figure
 
 from experiments.reconstruction import images
 from experiments.reconstruction.cnn import Pictures
+from experiments.reconstruction.options import ReconstructionOptions
 from experiments.reconstruction.spheres import CONFIDENCE
+from experiments.runner.files import Row
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
@@ -65,7 +66,7 @@ def bound_parts(
   )
 
 
-def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) -> Iterator[Part]:
+def sphere_parts(results: Sequence[Sequence[Row]], trials: int) -> Iterator[Part]:
   """Measured successes beside the bounds, for priors that the bounds hold for."""
   rows = [row for case in results for row in case]
   above = [row for row in rows if row["lower"] > row["bound"]]
@@ -115,7 +116,7 @@ def sphere_parts(results: Sequence[Sequence[Mapping[str, Any]]], trials: int) ->
 
 
 def image_parts(
-  results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any
+  results: Sequence[Row], own: images.Scene, options: ReconstructionOptions
 ) -> Iterator[Part]:
   """Successes on real images, without a bound; and identification in a list, with its bound."""
   alphas, users = options.alphas, len(own.inputs)
@@ -165,7 +166,7 @@ def image_parts(
   yield _identified_part(results, users)
 
 
-def _bases_part(results: Sequence[Mapping[str, Any]], own: images.Scene, options: Any) -> Part:
+def _bases_part(results: Sequence[Row], own: images.Scene, options: ReconstructionOptions) -> Part:
   """The same reconstructions, judged by low frequencies and by coarse wavelets."""
   header = ["mechanism", "epsilon"]
   header += [f"{name}, alpha = {alpha:g}" for alpha in options.alphas for name in images.BASES]
@@ -228,7 +229,7 @@ def cnn_part(made: Pictures) -> Part:
   return Part("A convolutional network", text + table(header, rows), {"cnn": _grid(shown)})
 
 
-def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
+def _identified_part(results: Sequence[Row], users: int) -> Part:
   rows = [
     [
       *(
@@ -250,7 +251,7 @@ def _identified_part(results: Sequence[Mapping[str, Any]], users: int) -> Part:
   return Part("Images: one of a known list", text + table(header, rows))
 
 
-def _curves(results: Sequence[Mapping[str, Any]], alpha: float) -> Figure:
+def _curves(results: Sequence[Row], alpha: float) -> Figure:
   """Successes at the first of the alphas, with intervals."""
   made, axes = plots.figure(
     "ε of one release",
@@ -284,7 +285,7 @@ def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   return made
 
 
-def _limit_cells(row: Mapping[str, Any]) -> list[str]:
+def _limit_cells(row: Row) -> list[str]:
   """An attack's lower limit and both bounds, as cells."""
   lower, *bounds = (row[name] for name in ("lower", "bound", "sharp"))
   return [rounded_down(lower, 4), *(rounded_up(bound, 4) for bound in bounds)]

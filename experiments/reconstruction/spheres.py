@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,14 @@ import numpy as np
 import scipy
 
 from experiments.runner.estimators import ESTIMATORS
+from experiments.runner.files import Row
 from experiments.runner.keys import case_key, case_number
 from jdp.accounting.local import priv_unit, reconstruction
 from jdp.attacks.reconstruction import nearest_in_cap, succeeds
 from jdp.guarantees import ApproxDP
 from jdp.mechanisms import LocalMechanism, SeparatedReport
 from jdp.mechanisms.registry import Setting
+from jdp.queries.base import PyTree
 
 CONFIDENCE = 0.999  # Of each one-sided limit.
 _CHUNK = 10_000
@@ -40,7 +42,7 @@ class Case(NamedTuple):
   density_ratio: float = 1.0
 
 
-def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list[dict[str, Any]]:
+def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list[Row]:
   """Rows of results: each alpha's successes in `trials` independent trials, beside the bounds.
 
   The guess is the estimate's direction. Under a prior on a cap it is the better of two guesses: the
@@ -84,7 +86,7 @@ def measure(case: Case, alphas: Sequence[float], trials: int, seed: int) -> list
   ]
 
 
-def direction_seen(mechanism: LocalMechanism, report: Any) -> jax.Array:
+def direction_seen(mechanism: LocalMechanism, report: PyTree) -> jax.Array:
   """An attacker's estimate of a unit vector from a report.
 
   It is the server's own estimate, except for a separated report. There it is the direction's
@@ -140,9 +142,7 @@ def bounds(mechanism: LocalMechanism, log_guess: float) -> tuple[float, float]:
   return math.exp(general), math.exp(sharp)
 
 
-def beside_bounds(
-  mechanism: LocalMechanism, log_guess: float, successes: int, trials: int
-) -> dict[str, Any]:
+def beside_bounds(mechanism: LocalMechanism, log_guess: float, successes: int, trials: int) -> Row:
   """A row of results: an attack's successes, their lower limit, and both bounds."""
   general, sharp = bounds(mechanism, log_guess)
   return {
@@ -154,9 +154,7 @@ def beside_bounds(
   }
 
 
-def _row(
-  case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int
-) -> dict[str, Any]:
+def _row(case: Case, mechanism: LocalMechanism, alpha: float, successes: int, trials: int) -> Row:
   log_guess = reconstruction.log_guess(case.dim, alpha, case.density_ratio)
   found = beside_bounds(mechanism, log_guess, successes, trials)
   return case._asdict() | {"alpha": alpha} | found

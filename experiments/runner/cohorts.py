@@ -2,8 +2,8 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
 
+from experiments.runner.federation import UpdateOptions
 from experiments.runner.options import option
 from jdp import _validate
 from jdp.federated import CohortLayout
@@ -67,19 +67,16 @@ class GhostNormOptions(ShardOptions):
   )
 
 
-def layout_of(options: Any) -> dict[str, Any]:
+def layout_of(options: CohortOptions) -> dict[str, int | None]:
   """The layout that the options ask for, as arguments of a training procedure.
-
-  Args:
-    options: `CohortOptions`, perhaps with `GhostNormOptions`.
 
   Raises:
     ValueError: if ghost norms are asked for without a gradient step.
   """
-  given: dict[str, Any] = {"chunk_size": options.chunk_size}
-  if hasattr(options, "ghost_norms"):
-    given["ghost_norms"] = _GHOST_NORMS[options.ghost_norms or "auto"]
-    if given["ghost_norms"] and options.local_training != "gradient":
+  given: dict[str, int | None] = {"chunk_size": options.chunk_size}
+  if isinstance(options, GhostNormOptions):
+    given["ghost_norms"] = wanted = _GHOST_NORMS[options.ghost_norms or "auto"]
+    if wanted and isinstance(options, UpdateOptions) and options.local_training != "gradient":
       raise ValueError(
         "Expected --local_training=gradient with --ghost_norms=on, got "
         f"{options.local_training}; leave --ghost_norms out."

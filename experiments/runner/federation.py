@@ -5,15 +5,16 @@ They are about participation, local training, the server's optimiser and the cen
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import optax
 import scipy
 
-from experiments.runner.options import option
+from experiments.runner.options import needed, option
 from experiments.runner.reports.tables import percent
+from experiments.runner.runs.training import TrainingOptions
 from jdp import _validate, accounting, sampling
 from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent, proximal_point
 from jdp.ledger import Ledger
@@ -97,6 +98,16 @@ class FederationOptions(UpdateOptions):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class RoundOptions(TrainingOptions, UpdateOptions):
+  """The options of training whose central noise can be calibrated for all of its rounds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions(RoundOptions, FederationOptions):
+  """The options that a plan follows from."""
+
+
 class Plan(NamedTuple):
   """What follows from the options and the number of users.
 
@@ -111,7 +122,7 @@ class Plan(NamedTuple):
   delta: float
 
 
-def central_delta(options: Any, num_records: int) -> float:
+def central_delta(options: UpdateOptions, num_records: int) -> float:
   """Delta of the central guarantee: `--delta`, or N^-1.1 of the N protected records.
 
   A record is a user or an example.
@@ -119,12 +130,28 @@ def central_delta(options: Any, num_records: int) -> float:
   return options.delta or num_records**-1.1
 
 
-def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
+def make_plan(options: PlanOptions, num_users: int, prior: Ledger = Ledger()) -> Plan:
+  """`plan_of_cohorts` of the size and the participation cap that the options have."""
+  return plan_of_cohorts(
+    options, num_users, options.cohort_size, cap=options.participation_cap, prior=prior
+  )
+
+
+def plan_of_cohorts(
+  options: RoundOptions,
+  num_users: int,
+  cohort_size: int,
+  *,
+  cap: int | None = None,
+  prior: Ledger = Ledger(),
+) -> Plan:
   """Chooses sampler, noise and delta.
 
   Args:
-    options: `FederationOptions` and `TrainingOptions` in one.
+    options: number of rounds, noise or its target, delta and accountant.
     num_users: N.
+    cohort_size: the expected number of users in a round.
+    cap: the most rounds of one user, or None for `default_participation_cap`.
     prior: what was released about the users before the first round. A target epsilon is for both
       together.
 
@@ -132,12 +159,10 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
     ValueError: if the cohort is larger than the number of users, or the participation cap is larger
       than the number of rounds.
   """
-  if not options.cohort_size <= num_users:
-    raise ValueError(
-      f"Expected --cohort_size of at most {num_users} users, got {options.cohort_size}."
-    )
-  probability = options.cohort_size / num_users
-  cap = options.participation_cap or default_participation_cap(options.num_rounds, probability)
+  if not cohort_size <= num_users:
+    raise ValueError(f"Expected --cohort_size of at most {num_users} users, got {cohort_size}.")
+  probability = cohort_size / num_users
+  cap = cap or default_participation_cap(options.num_rounds, probability)
   if not cap <= options.num_rounds:
     raise ValueError(
       f"Expected --participation_cap of at most --num_rounds={options.num_rounds}, got {cap}."
@@ -146,7 +171,7 @@ def make_plan(options: Any, num_users: int, prior: Ledger = Ledger()) -> Plan:
   z = options.noise_multiplier
   if z is None:
     z = accounting.calibrate_noise_multiplier(
-      options.target_epsilon,
+      needed(options.target_epsilon),
       delta,
       probability,
       options.num_rounds,
@@ -172,18 +197,18 @@ def default_participation_cap(num_rounds: int, probability: float) -> int:
   return int(np.argmax(lost <= _LOST_SHARE * num_rounds * probability))
 
 
-def local_update(options: Any, loss: Loss) -> LocalUpdate:
+def local_update(options: UpdateOptions, loss: Loss) -> LocalUpdate:
   """The local training that the options ask for."""
   if options.local_training == "sgd":
     return local_sgd(
       loss,
       options.local_learning_rate,
-      num_epochs=options.local_epochs,
-      batch_size=options.local_batch_size,
+      num_epochs=needed(options.local_epochs),
+      batch_size=needed(options.local_batch_size),
     )
   if options.local_training == "proximal":
     return proximal_point(
-      loss, options.local_learning_rate, num_iterations=options.proximal_iterations
+      loss, options.local_learning_rate, num_iterations=needed(options.proximal_iterations)
     )
   return gradient_step(loss, options.local_learning_rate)
 

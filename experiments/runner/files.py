@@ -7,15 +7,20 @@ from typing import Any
 from jdp._files import read_bytes
 from jdp.federated.runs.whole_files import read_rows, write, write_rows
 
-__all__ = ["read_json", "read_rows", "write", "write_json", "write_rows"]
+__all__ = ["Json", "Row", "read_json", "read_rows", "write", "write_json", "write_rows"]
+
+Json = Any
+"""JSON data, whatever it is."""
+Row = dict[str, Json]
+"""JSON data by name: a row of a file, or an entry of a result."""
 
 
-def write_json(path: pathlib.Path, data: Any) -> None:
+def write_json(path: pathlib.Path, data: object) -> None:
   """Writes JSON data, indented; refuses infinity and NaN, which are not JSON."""
   write(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: pathlib.Path) -> Any:
+def read_json(path: pathlib.Path) -> Json:
   """The data in a JSON file.
 
   Raises:

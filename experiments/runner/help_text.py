@@ -4,7 +4,6 @@ import dataclasses
 import pathlib
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from experiments.runner import options
 from experiments.runner.cohorts import CohortOptions
@@ -34,7 +33,7 @@ _RUN = {
 
 
 def help_text(
-  options_type: Any, experiment: str, about: str, preset: str, presets: Mapping[str, pathlib.Path]
+  options_type: type, experiment: str, about: str, preset: str, presets: Mapping[str, pathlib.Path]
 ) -> str:
   """The help.
 
@@ -65,7 +64,7 @@ Run"""
   return "\n\n".join(["\n".join([head, *run]), *parts])
 
 
-def _by_subject(options_type: Any, chosen: Mapping[str, Any]) -> dict[str, list[str]]:
+def _by_subject(options_type: type, chosen: Mapping[str, object]) -> dict[str, list[str]]:
   """Entries by heading: the subject, and under it the choices that options belong to."""
   found: dict[str, list[str]] = {}
   for subject, name in sorted(_subjects(options_type), key=lambda pair: pair[0]):
@@ -77,7 +76,7 @@ def _by_subject(options_type: Any, chosen: Mapping[str, Any]) -> dict[str, list[
   return found
 
 
-def _subjects(options_type: Any) -> Iterator[tuple[tuple[int, str], str]]:
+def _subjects(options_type: type) -> Iterator[tuple[tuple[int, str], str]]:
   """((order, subject), name) of each option; what an experiment adds of its own comes first."""
   kinds = options_type.__mro__
   for field in dataclasses.fields(options_type):
@@ -90,12 +89,12 @@ def _subjects(options_type: Any) -> Iterator[tuple[tuple[int, str], str]]:
 _FIELDS = "__dataclass_fields__"
 
 
-def _meaning(spec: Any, value: Any) -> str:
+def _meaning(spec: options.Spec, value: object) -> str:
   """Its help, with what may be chosen."""
-  if not spec.choices:
+  if not spec.allowed:
     return spec.help
   several = "Some" if isinstance(value, tuple) else "One"
-  return f"{spec.help} {several} of {', '.join(spec.choices)}."
+  return f"{spec.help} {several} of {', '.join(spec.allowed)}."
 
 
 def _entry(flag: str, text: str) -> str:

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from absl import app, flags, logging
 
@@ -70,7 +70,7 @@ class Location(NamedTuple):
   merge: str | None = None
 
 
-def launch(experiment: Experiment) -> None:
+def launch(experiment: Experiment[Options]) -> None:
   """Defines the flags, reads them and runs; bad input ends the program with its message."""
   _import_first(experiment)
   options.define(experiment.options_type, flags.FLAGS)
@@ -96,7 +96,7 @@ def launch(experiment: Experiment) -> None:
   app.run(main, flags_parser=partial(_parse, experiment))
 
 
-def _import_first(experiment: Experiment) -> None:
+def _import_first(experiment: Experiment[Options]) -> None:
   """Imports what `--import` names, as other flags may name what it registers."""
   flags.DEFINE_multi_string("import", [], "Modules to import first, for what they register.")
   alone = flags.FlagValues()
@@ -108,7 +108,7 @@ def _import_first(experiment: Experiment) -> None:
     sys.exit(f"{experiment.name}: {error}")
 
 
-def _parse(experiment: Experiment, argv: Sequence[str]) -> Sequence[str]:
+def _parse(experiment: Experiment[Options], argv: Sequence[str]) -> Sequence[str]:
   """Reads the flags; answers `--help` and refuses what is no flag."""
   asked = _HELP.intersection(argv[1:])
   try:
@@ -122,12 +122,12 @@ def _parse(experiment: Experiment, argv: Sequence[str]) -> Sequence[str]:
   return rest
 
 
-def _help(experiment: Experiment, preset: str) -> str:
+def _help(experiment: Experiment[Options], preset: str) -> str:
   about = sys.modules["__main__"].__doc__ or ""
   return help_text(experiment.options_type, experiment.name, about, preset, experiment.presets)
 
 
-def _main(experiment: Experiment, argv: Sequence[str]) -> None:
+def _main(experiment: Experiment[Options], argv: Sequence[str]) -> None:
   if len(argv) > 1:
     sys.exit(
       f"{experiment.name}: Expected flags only, got {' '.join(argv[1:])}; --help lists them."
@@ -156,7 +156,7 @@ def _main(experiment: Experiment, argv: Sequence[str]) -> None:
     _end_if_refused(experiment, error)
 
 
-def _end_if_refused(experiment: Experiment, error: Exception) -> NoReturn:
+def _end_if_refused(experiment: Experiment[Options], error: Exception) -> NoReturn:
   """Ends the program with what jdp refuses, said in such a sentence.
 
   Any other error keeps its traceback.
@@ -173,11 +173,13 @@ class Prepared(NamedTuple):
   """
 
   workdir: Workdir
-  lock: contextlib.AbstractContextManager[Any]
+  lock: contextlib.AbstractContextManager[object]
   work: Work
 
 
-def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location) -> Prepared:
+def prepare(
+  experiment: Experiment[Options], given: Mapping[str, object], location: Location
+) -> Prepared:
   """Checks everything and makes the work directory.
 
   Args:
@@ -191,7 +193,7 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
   """
   kind = experiment.options_type
 
-  def asked() -> tuple[str | None, str, dict[str, Any]]:
+  def asked() -> tuple[str | None, str, Mapping[str, object]]:
     """The folder of a run to resume, or None, its preset and its options."""
     _check_workdir(location.path)
     if location.resume and location.merge is not None:
@@ -213,7 +215,7 @@ def prepare(experiment: Experiment, given: Mapping[str, Any], location: Location
   begun, preset, saved = processes.told(asked)
   # The others know only now what the first one was asked for.
   processes.together(lambda: None if processes.is_first() else _refuse_changes(given, saved))
-  chosen: Any = options.from_json(kind, saved)
+  chosen = options.from_json(kind, saved)
   work = processes.together(lambda: experiment.prepare(chosen))
 
   def make() -> str:
@@ -270,7 +272,7 @@ def _check_workdir(path: str | None) -> None:
     )
 
 
-def _refuse_changes(given: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def _refuse_changes(given: Mapping[str, object], saved: Mapping[str, object]) -> None:
   for name, value in given.items():
     if saved[name] != (list(value) if isinstance(value, tuple) else value):
       raise ValueError(

@@ -20,6 +20,7 @@ from jdp._arguments import shown, take
 flags.disclaim_key_flags()  # Flags belong to the binary that defines them through `define`.
 
 Options = TypeVar("Options")
+Value = TypeVar("Value")
 _KEY = "option"
 _MOST_ELEMENTS = 1000  # of a list
 _LONGEST_TEXT, _LONGEST_NAME = 4096, 255  # bytes, as for the paths of most file systems
@@ -29,9 +30,9 @@ MOST_SEED = 2**32 - 1
 class Spec(NamedTuple):
   """The arguments of `option`."""
 
-  default: Any
+  default: object
   help: str
-  choices: Any  # a collection of texts, or a function that gives one, or None
+  choices: Collection[str] | Callable[[], Collection[str]] | None
   check: Callable[..., None] | None
   when: Mapping[str, Collection[str]]
   group: str | None
@@ -39,13 +40,18 @@ class Spec(NamedTuple):
   may_be_empty: bool
   repeated: bool
 
-  def applies(self, values: Mapping[str, Any]) -> bool:
+  @property
+  def allowed(self) -> Collection[str]:
+    """The texts that it, or each of its elements, may be, as there are now; none: any text."""
+    return (self.choices() if callable(self.choices) else self.choices) or ()
+
+  def applies(self, values: Mapping[str, object]) -> bool:
     """Whether the choices that it belongs to are made."""
     return all(values[name] in choices for name, choices in self.when.items())
 
 
 def option(
-  default: Any,
+  default: object,
   help: str,  # noqa: A002  # absl's name for it
   *,
   choices: Collection[str] | Callable[[], Collection[str]] | None = None,
@@ -79,7 +85,9 @@ def option(
 
 
 def resolve(
-  options_type: type[Options], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None
+  options_type: type[Options],
+  given: Mapping[str, object],
+  preset: Mapping[str, object] | None = None,
 ) -> Options:
   """The options that a preset and a command line ask for, checked.
 
@@ -122,6 +130,20 @@ def resolve(
   )
 
 
+def needed(value: Value | None) -> Value:
+  """An option's value where it is needed: the choice that it belongs to is made.
+
+  >>> needed(8)
+  8
+
+  Raises:
+    ValueError: if it has none.
+  """
+  if value is None:
+    raise ValueError("Expected the option of a choice that is made, got none.")
+  return value
+
+
 def define(options_type: type, values: flags.FlagValues) -> None:
   """Defines one flag for each field."""
   for name, spec in specs_of(options_type).items():
@@ -131,13 +153,13 @@ def define(options_type: type, values: flags.FlagValues) -> None:
       flags.DEFINE_multi_string(name, None, described, flag_values=values)
     elif is_list:
       flags.DEFINE_list(name, None, described, flag_values=values)
-    elif spec.choices:
-      flags.DEFINE_enum(name, None, list(spec.choices), described, flag_values=values)
+    elif spec.allowed:
+      flags.DEFINE_enum(name, None, list(spec.allowed), described, flag_values=values)
     else:
       _DEFINERS[kind](name, None, described, flag_values=values)
 
 
-def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
+def given(options_type: type, values: flags.FlagValues) -> dict[str, object]:
   """The options that were given as flags, by name."""
   return {
     name: _parse(options_type, name, values[name].value)
@@ -146,12 +168,12 @@ def given(options_type: type, values: flags.FlagValues) -> dict[str, Any]:
   }
 
 
-def read_flagfile(options_type: type, path: pathlib.Path) -> dict[str, Any]:
+def read_flagfile(options_type: type, path: pathlib.Path) -> dict[str, object]:
   """The options in a flagfile, by name."""
   return read_flags(options_type, [f"--flagfile={path}"])
 
 
-def read_flags(options_type: type, arguments: Sequence[str]) -> dict[str, Any]:
+def read_flags(options_type: type, arguments: Sequence[str]) -> dict[str, object]:
   """The options in arguments such as "--seeds=2", by name."""
   values = flags.FlagValues()
   define(options_type, values)
@@ -159,7 +181,7 @@ def read_flags(options_type: type, arguments: Sequence[str]) -> dict[str, Any]:
   return given(options_type, values)
 
 
-def to_flagfile(options) -> str:
+def to_flagfile(options: object) -> str:
   """A flagfile that gives exactly these options."""
   values = ((name, spec, getattr(options, name)) for name, spec in specs_of(type(options)).items())
   return "".join(
@@ -170,7 +192,7 @@ def to_flagfile(options) -> str:
   )
 
 
-def from_json(options_type: type[Options], data: Mapping[str, Any]) -> Options:
+def from_json(options_type: type[Options], data: Mapping[str, object]) -> Options:
   """The options whose `dataclasses.asdict` was written as JSON, checked as flags are.
 
   Raises:
@@ -198,13 +220,9 @@ _DEFINERS: dict[type, Callable] = {
 }
 
 
-def specs_of(options_type: Any) -> dict[str, Spec]:
-  """What `option` was told of each field, by name; of choices, those that there are now."""
-  specs = {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
-  return {
-    name: spec._replace(choices=spec.choices()) if callable(spec.choices) else spec
-    for name, spec in specs.items()
-  }
+def specs_of(options_type: type) -> dict[str, Spec]:
+  """What `option` was told of each field, by name."""
+  return {field.name: field.metadata[_KEY] for field in dataclasses.fields(options_type)}
 
 
 def _element_type(options_type: type, name: str) -> tuple[type, bool]:
@@ -215,7 +233,7 @@ def _element_type(options_type: type, name: str) -> tuple[type, bool]:
   return (typing.get_args(hint)[0], True) if typing.get_origin(hint) is tuple else (hint, False)
 
 
-def _parse(options_type: type, name: str, value: Any) -> Any:
+def _parse(options_type: type, name: str, value: Any) -> object:
   kind, is_list = _element_type(options_type, name)
   if not is_list:
     return value
@@ -227,7 +245,7 @@ def _parse(options_type: type, name: str, value: Any) -> Any:
     ) from error
 
 
-def _check_type(options_type: type, name: str, value: Any) -> None:
+def _check_type(options_type: type, name: str, value: object) -> None:
   """Refuses a value of another type than the flag's."""
   kind, is_list = _element_type(options_type, name)
   types = (float, int) if kind is float else (kind,)
@@ -237,7 +255,7 @@ def _check_type(options_type: type, name: str, value: Any) -> None:
     raise ValueError(f"Expected --{name} to be {expected}, got {value!r}.")
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
   """A value as a flag has it."""
   return ",".join(map(written, value)) if isinstance(value, tuple) else str(value)
 
@@ -257,7 +275,7 @@ def conditions(spec: Spec) -> str:
   return " and ".join(f"--{name}={' or '.join(choices)}" for name, choices in spec.when.items())
 
 
-def _resolved(name: str, specs: Mapping[str, Spec], chosen: Mapping[str, Any]) -> Any:
+def _resolved(name: str, specs: Mapping[str, Spec], chosen: Mapping[str, object]) -> object:
   """What was chosen, or the default.
 
   It is None if a choice that it belongs to, perhaps by its own default, is not made.
@@ -269,30 +287,29 @@ def _resolved(name: str, specs: Mapping[str, Spec], chosen: Mapping[str, Any]) -
   return chosen.get(name, spec.default)
 
 
-def _refuse_orphan(name: str, spec: Spec, values: Mapping[str, Any]) -> None:
+def _refuse_orphan(name: str, spec: Spec, values: Mapping[str, object]) -> None:
   if not spec.applies(values):
     got = " and ".join(f"--{other}={values[other]}" for other in spec.when)
     raise ValueError(f"Expected --{name} only with {conditions(spec)}, got {got}; leave it out.")
 
 
-def _check_group(values: Mapping[str, Any]) -> None:
+def _check_group(values: Mapping[str, object]) -> None:
   count = sum(value is not None for value in values.values())
   if count != 1:
     names = " and ".join(f"--{name}" for name in values)
     raise ValueError(f"Expected exactly one of {names}, got {count or 'none'}.")
 
 
-def _checked(options_type: type, name: str, spec: Spec, value: Any) -> Any:
+def _checked(options_type: type, name: str, spec: Spec, value: object) -> object:
   """The value, of its field's type and within its bounds."""
   if value is None:
     return None
   kind, is_list = _element_type(options_type, name)
-  if is_list:
-    _check_list(name, spec, value)
-  elements = tuple(take(kind, f"--{name}", element) for element in (value if is_list else (value,)))
+  given = _checked_list(name, spec, value) if is_list else (value,)
+  elements = tuple(take(kind, f"--{name}", element) for element in given)
   for element in elements:
-    if spec.choices:
-      _validate.one_of(spec.choices, **{f"--{name}": element})
+    if spec.allowed:
+      _validate.one_of(spec.allowed, **{f"--{name}": element})
     elif kind is str:
       check_text(**{f"--{name}": element})
     if kind is int and element > spec.most:
@@ -302,7 +319,7 @@ def _checked(options_type: type, name: str, spec: Spec, value: Any) -> Any:
   return elements if is_list else elements[0]
 
 
-def _check_list(name: str, spec: Spec, value: Any) -> None:
+def _checked_list(name: str, spec: Spec, value: object) -> Sequence[object]:
   if not isinstance(value, tuple | list):
     raise ValueError(f"Expected --{name} to be a list, got {shown(value)}.")
   if not value and not spec.may_be_empty:
@@ -313,6 +330,7 @@ def _check_list(name: str, spec: Spec, value: Any) -> None:
     )
   if len(set(map(repr, value))) < len(value):
     raise ValueError(f"Expected --{name} without repetitions, got {_shortened(written(value))}.")
+  return value
 
 
 def check_text(**values: str) -> None:

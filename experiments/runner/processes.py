@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 
@@ -78,9 +78,18 @@ def _join_cluster() -> None:
     ) from error
 
 
-def _initialize(**described: Any) -> None:
+def _initialize(
+  coordinator_address: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+) -> None:
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
-  jax.distributed.initialize(heartbeat_timeout_seconds=_HEARTBEAT_SECONDS, **described)
+  jax.distributed.initialize(
+    coordinator_address,
+    num_processes,
+    process_id,
+    heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+  )
   # JAX takes SIGTERM for a notice, which nobody here asks for. A run may be killed at any time.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -145,7 +154,7 @@ def told_bytes(say: Callable[[], bytes]) -> bytes:
   return shared_records.told(say)
 
 
-def by_first(do: Callable[[], Any]) -> None:
+def by_first(do: Callable[[], object]) -> None:
   """Does something on the first process alone; its error is an error of all."""
 
   def silently() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.benchmarks.peers import serve
 from jdp import federated, queries, sampling
-from jdp.federated.engine.client import contribution
+from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import unrounded_cohort_sum
 from jdp.federated.engine.ghost_norms import ghost_client
 from jdp.models import Loss
@@ -56,7 +56,7 @@ def inputs_of(clients: int, shape: tuple[int, ...]) -> jax.Array:
   return jnp.asarray(rng.normal(size=(clients, *shape)), jnp.float32)
 
 
-def clipped_sum(client_fn: Any, clients: int) -> Callable[[PyTree, PyTree], PyTree]:
+def clipped_sum(client_fn: ClientFn, clients: int) -> Callable[[PyTree, PyTree], PyTree]:
   """(parameters, clients' data) -> the sum of clipped updates, of one chunk."""
   query = queries.gaussian_sum(1e-3, 0.0)
   summand = contribution(client_fn, query, None, diagnose=False)
@@ -95,7 +95,7 @@ def layer_of(module: nn.Module, shape: tuple[int, ...], clients: int) -> Layer:
   params = jax.jit(module.init)(jax.random.key(1), data[0])["params"]
 
   def loss(params, inputs):
-    outputs: Any = module.apply({"params": params}, inputs)
+    outputs: PyTree = module.apply({"params": params}, inputs)
     return jnp.mean(jnp.sin(outputs))
 
   step = federated.gradient_step(loss, 1.0)
@@ -123,7 +123,7 @@ def main() -> None:
   serve.serve_cases(cases)
 
 
-def _wait(function: Callable[[], Any]) -> None:
+def _wait(function: Callable[[], PyTree]) -> None:
   """Runs a function until its result is there."""
   jax.block_until_ready(function())
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax_privacy import batch_selection, clipping, noise_addition
 from jax_privacy.accounting import accountants, analysis, calibrate
 from jax_privacy.matrix_factorization import banded, sensitivity, toeplitz
@@ -32,6 +32,8 @@ from jdp.conformance import (
   Sampling,
 )
 from jdp.guarantees import Relation
+
+Select = Callable[[int], batch_selection.BatchSelectionStrategy]
 
 _STDDEV, _SIZE, _ROUNDS = 2.0, 4096, 4
 _POPULATION = 12
@@ -59,7 +61,7 @@ def _sums() -> Iterator[Part]:
     yield Aggregate(f"{call}(normalize_by=4), {relation.label}", mean, stated / 4, relation)
 
 
-def _padded(function: Callable[..., Any]) -> Callable[[np.ndarray], np.ndarray]:
+def _padded(function: Callable[..., jax.Array]) -> Callable[[np.ndarray], np.ndarray]:
   """The function of a batch of fixed size: the rest is padding, as the library has it.
 
   A batch of size 0 is refused, one of padding alone is not.
@@ -100,7 +102,9 @@ def _noises() -> Iterator[Part]:
     )
 
 
-def _drawn(make: Callable[..., Any], stop: int | None = None) -> Callable[[int], np.ndarray]:
+def _drawn(
+  make: Callable[..., optax.GradientTransformation], stop: int | None = None
+) -> Callable[[int], np.ndarray]:
   """A run's noise; with `stop`, its state goes through a copy before that round."""
   zeros = {"a": jnp.zeros(_SIZE), "b": jnp.zeros(_SIZE)}
 
@@ -122,7 +126,7 @@ def _samplings() -> Iterator[Part]:
   cyclic, partitions = batch_selection.CyclicPoissonSampling, batch_selection.PartitionType
   poisson = events.PoissonSampling(0.3)
   rounds = 2**20  # more than are drawn
-  cases: list[tuple[str, Callable[[int], Any], events.SamplingEvent]] = [
+  cases: list[tuple[str, Select, events.SamplingEvent]] = [
     ("CyclicPoissonSampling", lambda n: cyclic(0.3, n), poisson),
     (
       "CyclicPoissonSampling(cycle_length=3)",
@@ -155,7 +159,7 @@ def _samplings() -> Iterator[Part]:
     yield Sampling(f"jax_privacy.batch_selection.{name}", partial(_members, make), law)
 
 
-def _members(make: Callable[[int], Any], seed: int, num_rounds: int) -> np.ndarray:
+def _members(make: Select, seed: int, num_rounds: int) -> np.ndarray:
   return membership(make(num_rounds).batch_iterator(_POPULATION, seed), _POPULATION)
 
 
@@ -169,7 +173,7 @@ def _accountants() -> Iterator[Part]:
     )
 
 
-def _epsilon(made: Any, plan: Plan, noise_multiplier: float) -> float:
+def _epsilon(made: analysis.DpsgdTrainingAccountant, plan: Plan, noise_multiplier: float) -> float:
   params = analysis.DpParams(
     noise_multipliers=noise_multiplier,
     num_samples=_RECORDS,
@@ -179,7 +183,7 @@ def _epsilon(made: Any, plan: Plan, noise_multiplier: float) -> float:
   return made.compute_epsilon(plan.num_rounds, params)
 
 
-def _calibrated(made: Any, plan: Plan, epsilon: float) -> float:
+def _calibrated(made: analysis.DpsgdTrainingAccountant, plan: Plan, epsilon: float) -> float:
   return calibrate.calibrate_noise_multiplier(
     target_epsilon=epsilon,
     accountant=made,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +27,17 @@ from jdp.conformance import (
   Subject,
 )
 from jdp.guarantees import Relation
+from jdp.ledger import Ledger
 from jdp.matrix_factorization import Strategy
 from jdp.mechanisms import registry as mechanisms
 from jdp.numerics import vectors
 from jdp.numerics.compensated import rounded, sum_rows
 from jdp.queries import SumQuery
-from jdp.queries.base import taken
+from jdp.queries.base import PyTree, State, taken
 from jdp.sampling import Sample, Sampler
+
+Draw = Callable[[State, jax.Array], tuple[State, tuple[jax.Array, jax.Array]]]
+"""(state, keys of rounds) -> (state, (indices, whether each is a member) of each round)."""
 
 _DIM = 4
 _FEW, _MANY = 32, 2**14  # slots of a padded cohort; the largest has 16,097 records
@@ -78,21 +81,21 @@ def _sums() -> Iterator[Part]:
   yield Aggregate("jdp.federated.cohort_sum, zero-out", _cohort(plain), 1.0, Relation.ZERO_OUT)
 
 
-def _whole(records: np.ndarray) -> Any:
+def _whole(records: np.ndarray) -> PyTree:
   return records
 
 
-def _halves(records: np.ndarray) -> Any:
+def _halves(records: np.ndarray) -> PyTree:
   return {"a": records[:, :2], "b": records[:, 2:]}
 
 
 def _noiseless(
-  query: SumQuery, shape: Callable[[np.ndarray], Any]
+  query: SumQuery, shape: Callable[[np.ndarray], PyTree]
 ) -> Callable[[np.ndarray], np.ndarray]:
   """The query's result on records in the shape that it takes."""
 
   @jax.jit
-  def result(records: Any, weights: jax.Array) -> jax.Array:
+  def result(records: PyTree, weights: jax.Array) -> jax.Array:
     keys = jax.random.split(jax.random.key(0), len(weights) + 1)
     state = query.init(jax.tree.map(lambda x: x[0], records))
     parts = jax.vmap(query.preprocess, (0, None, 0, 0))(keys[1:], state, records, weights)
@@ -110,7 +113,7 @@ def _cohort(query: SumQuery) -> Callable[[np.ndarray], np.ndarray]:
     slots, state = len(weights), query.init(records[0])
     indices, size = jnp.arange(slots, dtype=jnp.int32), jnp.sum(weights > 0, dtype=jnp.int32)
 
-    def summand(key: jax.Array, shared: Any, record: jax.Array, weight: jax.Array) -> jax.Array:
+    def summand(key: jax.Array, shared: State, record: jax.Array, weight: jax.Array) -> jax.Array:
       return query.preprocess(key, shared, record, weight)
 
     sample = Sample(indices, weights, size, slots)
@@ -119,7 +122,9 @@ def _cohort(query: SumQuery) -> Callable[[np.ndarray], np.ndarray]:
   return lambda records: np.asarray(total(*_padded(_whole, records)))
 
 
-def _padded(shape: Callable[[np.ndarray], Any], records: np.ndarray) -> tuple[Any, np.ndarray]:
+def _padded(
+  shape: Callable[[np.ndarray], PyTree], records: np.ndarray
+) -> tuple[PyTree, np.ndarray]:
   """The records in a padded cohort, and the weights of its slots."""
   slots = _FEW if len(records) <= _FEW else _MANY
   padded = np.full((slots, records.shape[1]), np.nan, np.float32)
@@ -178,7 +183,7 @@ def _noise(name: str, query: SumQuery, covariance: np.ndarray) -> Noise:
   )
 
 
-def _saved_and_loaded(state: Any) -> Any:
+def _saved_and_loaded(state: State) -> State:
   """The state after a way through NumPy arrays, keys as their data."""
 
   def passed(leaf: jax.Array) -> jax.Array:
@@ -209,10 +214,10 @@ def _samplings() -> Iterator[Part]:
     )
 
 
-def _rounds(sampler: Sampler) -> Callable[[Any, jax.Array], Any]:
-  """(state, keys of rounds) -> (state, (indices, whether each is a member) of each round)."""
+def _rounds(sampler: Sampler) -> Draw:
+  """The rounds of a sampler, compiled."""
 
-  def draw(state: Any, key: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+  def draw(state: State, key: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array]]:
     sample, state = sampler.sample(key, state)
     return state, (sample.indices, sample.weights > 0)
 
@@ -221,7 +226,7 @@ def _rounds(sampler: Sampler) -> Callable[[Any, jax.Array], Any]:
 
 def _members(
   sampler: Sampler,
-  draw: Callable[[Any, jax.Array], Any],
+  draw: Draw,
   resumed: bool,
   seed: int,
   num_rounds: int,
@@ -260,7 +265,7 @@ def _accountants() -> Iterator[Part]:
 
 
 def _epsilon(
-  ledger: Callable[[Plan, float], Any], accountant: str, plan: Plan, noise_multiplier: float
+  ledger: Callable[[Plan, float], Ledger], accountant: str, plan: Plan, noise_multiplier: float
 ) -> float:
   return accounting.epsilon(ledger(plan, noise_multiplier), plan.delta, accountant=accountant)
 

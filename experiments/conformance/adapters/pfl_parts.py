@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_accountant import (
   PLDPrivacyAccountant,
+  PrivacyAccountant,
   PRVPrivacyAccountant,
   RDPPrivacyAccountant,
 )
@@ -95,7 +95,9 @@ def _noises() -> Iterator[Part]:
   )
 
 
-def _drawn(mechanism: Any, seed: int) -> np.ndarray:
+def _drawn(
+  mechanism: GaussianMechanism | BandedMatrixFactorizationMechanism, seed: int
+) -> np.ndarray:
   torch.manual_seed(seed)
   zeros = np.zeros(_SIZE, np.float32)
   return np.stack(
@@ -134,15 +136,15 @@ def _accountants() -> Iterator[Part]:
     yield Calibration(f"{call}.noise_parameter", partial(_calibrated, kind))
 
 
-def _epsilon(kind: Any, plan: Plan, noise_multiplier: float) -> float:
+def _epsilon(kind: type[PrivacyAccountant], plan: Plan, noise_multiplier: float) -> float:
   return _accountant(kind, plan, noise_parameter=noise_multiplier).epsilon
 
 
-def _calibrated(kind: Any, plan: Plan, epsilon: float) -> float:
+def _calibrated(kind: type[PrivacyAccountant], plan: Plan, epsilon: float) -> float:
   return _accountant(kind, plan, epsilon=epsilon).noise_parameter
 
 
-def _accountant(kind: Any, plan: Plan, **known: float) -> Any:
+def _accountant(kind: type[PrivacyAccountant], plan: Plan, **known: float) -> PrivacyAccountant:
   return kind(
     num_compositions=plan.num_rounds,
     sampling_probability=plan.sampling_probability,

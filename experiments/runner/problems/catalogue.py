@@ -1,97 +1,14 @@
 """Chooses the learning problem: classification by user, or text by user."""
 
-import dataclasses
-from functools import partial
-from typing import Any
-
-from experiments.runner.options import option
-from experiments.runner.problems import own_model, own_source
-from experiments.runner.problems.images import (
-  DATASETS,
-  EXAMPLES_HELP,
-  FOLDERS,
-  NUM_USERS_HELP,
-  PARTITION_HELP,
-  PARTITIONS,
-  ClassificationOptions,
-  image_problem,
-  source_problem,
-)
+from experiments.runner.problems.images import image_problem, source_problem
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.problems.public_start import PublicStartOptions
+from experiments.runner.problems.problem_options import LearningOptions
 from experiments.runner.problems.text import text_problem
-from experiments.runner.problems.text_options import TEXT, TextOptions
-from jdp import _validate
-
-_IMAGES = {"dataset": DATASETS}
-_CLASSES = {"dataset": (*DATASETS, "source")}
-
-# The options that decide who the users are, what each has, and who is public. Two runs that differ
-# in one of them may have different users: one user may be several of the other run's, or was public
-# there. What was released about the users of one says nothing about those of the other. The folder
-# is one of the options, as other files may have the same names.
-USERS = (
-  "dataset",
-  "data_dir",
-  "data_file",
-  "source",
-  "data_seed",
-  "partition",
-  "concentration",
-  "examples_per_user",
-  "num_users",
-  "validation_share",
-  "public_users",
-  "public_text",
-  "public_share",
-  "test_share",
-  "tokens_per_user",
-  "equal_users",
-  "pseudo_users",
-  "unroll",
-)
+from experiments.runner.problems.text_options import TEXT
 
 
-@dataclasses.dataclass(frozen=True)
-class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
-  """The options that say what is learnt, and from whom."""
-
-  dataset: str = option(
-    "digits",
-    "The data: digits needs no file, arrays and source are your own, in memory or read by the "
-    "round, modules takes the texts of Python's own.",
-    choices=(*DATASETS, "source", *TEXT),
-  )
-  source: str | None = option(
-    None, own_source.HELP, check=own_source.check_name, when={"dataset": ("source",)}
-  )
-  data_dir: str | None = option(
-    None,
-    "The folder with the data's files.",
-    when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")},
-  )
-  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS, when=_IMAGES)
-  examples_per_user: int | None = option(
-    None, EXAMPLES_HELP, check=partial(_validate.integer, 1), when=_CLASSES
-  )
-  num_users: int | None = option(
-    None, NUM_USERS_HELP, check=partial(_validate.integer, 1), when=_IMAGES
-  )
-  public_users: int | None = option(
-    None,
-    "The first so many users are declared public: the model begins with their images, and they are "
-    "no clients. Default: nobody.",
-    check=partial(_validate.integer, 1),
-    when=_IMAGES,
-  )
-  model: str = option("logistic", own_model.HELP, check=own_model.check_name, when=_CLASSES)
-
-
-def load_problem(options: Any) -> LearningProblem:
+def load_problem(options: LearningOptions) -> LearningProblem:
   """The problem that `--dataset` names.
-
-  Args:
-    options: `ProblemOptions`, `TrainingOptions` and `CohortOptions` in one.
 
   Raises:
     ValueError: if the model does not fit the data or the data has no writers. Also if there is too
@@ -107,4 +24,4 @@ def load_problem(options: Any) -> LearningProblem:
     return text_problem(options)
   if options.dataset == "source":
     return source_problem(options, precision=options.precision)
-  return image_problem(options, precision=options.precision)
+  return image_problem(options)

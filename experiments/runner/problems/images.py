@@ -1,102 +1,62 @@
 """Classification problems: a data set divided among users, and a model."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.runner.options import option
+from experiments.runner.options import needed
 from experiments.runner.problems import own_model, own_source
+from experiments.runner.problems.image_options import ClassificationOptions
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
+from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from experiments.runner.problems.public_start import with_public_start
-from jdp import _validate, data, models
+from jdp import data, models
 from jdp.guarantees import Unit
+from jdp.queries.base import PyTree
 from jdp.sampling import groups_by_identity
 
-PyTree = Any
-
-FOLDERS = ("mnist", "cifar10", "adult")
 _COIN_SIDES = 2**30
 _PUBLIC_RATE = 0.1
-DATASETS = ("digits", *FOLDERS, "arrays")
-PARTITIONS = ("iid", "label", "dirichlet", "writer")
-PARTITION_HELP = (
-  "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
-  "many sizes; or the data's own (writers)."
-)
-EXAMPLES_HELP = (
-  "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
-  "for label, 10 for dirichlet, all for writer."
-)
-NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldOutOptions:
-  """The option that keeps the test examples out of the choice of settings."""
+class LabelledData(Protocol):
+  """The options that say which labelled data set is used, such as `DatasetOptions`."""
 
-  SUBJECT = "Data and model"
+  @property
+  def dataset(self) -> str | None:
+    """Its name."""
 
-  validation_share: float | None = option(
-    None,
-    "Choose settings: evaluate on this share of the training examples (of the writers, if users "
-    "are these), which nobody trains on, in place of the test examples. No guarantee covers them.",
-    check=partial(_validate.in_range, 1e-3, 0.9),
-    when={"dataset": DATASETS},
-  )
+  @property
+  def data_dir(self) -> str | None:
+    """The folder with its files."""
 
+  @property
+  def data_file(self) -> str | None:
+    """The file with its arrays."""
 
-@dataclasses.dataclass(frozen=True)
-class DatasetOptions(HeldOutOptions):
-  """The options that say which labelled data set is used."""
-
-  SUBJECT = "Data and model"
-
-  dataset: str = option(
-    "digits", "The data: digits needs no file, arrays are your own.", choices=DATASETS
-  )
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": FOLDERS}
-  )
-  data_file: str | None = option(
-    None,
-    "An npz file with inputs, labels, test_inputs, test_labels, and users for --partition=writer.",
-    when={"dataset": ("arrays",)},
-  )
+  @property
+  def validation_share(self) -> float | None:
+    """The share of the training examples that takes the test's place."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassificationOptions(DatasetOptions):
-  """The options that say what is learnt, and from whom."""
+def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False) -> data.Dataset:
+  """The data set that the options name, whose test examples may be held-out ones.
 
-  SUBJECT = "Data and model"
-
-  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS)
-  concentration: float | None = option(
-    1.0,
-    "Of the Dirichlet distribution. Small: a label is at few users.",
-    check=_validate.positive,
-    when={"partition": ("dirichlet",)},
-  )
-  examples_per_user: int | None = option(None, EXAMPLES_HELP, check=partial(_validate.integer, 1))
-  num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
-  model: str = option("logistic", own_model.HELP, check=own_model.check_name)
-
-
-def load_dataset(options: Any) -> data.Dataset:
-  """The data set that `DatasetOptions` name, whose test examples may be held-out ones.
+  Args:
+    options: which.
+    data_seed: of what is held out.
+    by_user: whether the data's own users are the experiment's.
 
   Raises:
     ValueError: if a file of one's own has users whom the options would ignore, or the reverse.
     FileNotFoundError: if a file is missing.
   """
-  dataset = data.load(options.dataset, options.data_dir, options.data_file)
-  by_user = getattr(options, "partition", None) == "writer"
+  dataset = data.load(needed(options.dataset), options.data_dir, options.data_file)
   if options.dataset == "arrays" and (dataset.train_groups is not None) != by_user:
     raise ValueError(
       f"Expected an array users in {options.data_file} with --partition=writer and no other, got "
@@ -105,13 +65,13 @@ def load_dataset(options: Any) -> data.Dataset:
     )
   if options.validation_share is None:
     return dataset
-  return held_out(dataset, options.validation_share, options.data_seed, by_user=by_user)
+  return held_out(dataset, options.validation_share, data_seed, by_user=by_user)
 
 
-def data_name(options: Any) -> str:
+def data_name(options: LabelledData) -> str:
   """What a report calls the data: the data set, and whether its test examples were left alone."""
   if options.validation_share is None:
-    return options.dataset
+    return needed(options.dataset)
   return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
@@ -142,13 +102,18 @@ def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -
   )
 
 
-def image_problem(
-  options: Any, *, arrange: Callable[..., PyTree] = data.pack, precision: str = "float32"
+def classification(
+  options: ClassificationOptions,
+  data_seed: int,
+  *,
+  arrange: Callable[..., PyTree] = data.pack,
+  precision: str = "float32",
 ) -> LearningProblem:
   """Reads the data, divides it among users and makes the model.
 
   Args:
-    options: `ClassificationOptions` and `TrainingOptions` in one.
+    options: what is learnt, and from whom.
+    data_seed: of the partition, and of what is held out.
     arrange: how users lie in memory. It is `data.pack`, or `grouped` for a leading axis of users.
     precision: of local training (`CohortOptions`).
 
@@ -156,36 +121,40 @@ def image_problem(
     ValueError: if the model does not fit the data, or the data has no writers.
     FileNotFoundError: if a file is missing.
   """
-  dataset = load_dataset(options)
-  model = own_model.make_model(options.model, dataset.input_shape, dataset.num_classes, Unit.USER)
-  users = _users(options, dataset)
+  dataset, model = _dataset_and_model(options, data_seed)
+  users = _users(options, dataset, data_seed)
+  return _of_users(options, model, dataset, users, arrange, precision)
+
+
+def image_problem(
+  options: LearningOptions, *, arrange: Callable[..., PyTree] = data.pack
+) -> LearningProblem:
+  """`classification` that begins with the images of public users, if there are such."""
+  dataset, model = _dataset_and_model(options, options.data_seed)
+  users = _users(options, dataset, options.data_seed)
   public = _public(options, users)
   users = users[len(public) :]
-  problem = _classification(
-    options,
-    model,
-    clients=jax.tree.map(
-      jnp.asarray, arrange(dataset.train, users, max_examples=_declared(options))
-    ),
-    test=jax.tree.map(jnp.asarray, dataset.test),
-    sizes=np.array([len(user) for user in users]),
-    name=f"{data_name(options)}, partition {options.partition}",
-    precision=precision,
-  )
+  problem = _of_users(options, model, dataset, users, arrange, options.precision)
   if not len(public):
     return problem
   images = np.concatenate(public)
   passes = f"{options.public_passes} passes"
-  problem.facts["public"] = f"{len(images)} images of {len(public)} others, {passes}"
-  public_examples = partial(jax.tree.map, lambda x: x[images], dataset.train)
-  return with_public_start(problem, options, public_examples, sgd_rate=_PUBLIC_RATE)
+  said = f"{len(images)} images of {len(public)} others, {passes}"
+  return with_public_start(
+    problem._replace(facts={**problem.facts, "public": said}),
+    options,
+    partial(jax.tree.map, lambda x: x[images], dataset.train),
+    init_seed=options.init_seed,
+    data_seed=options.data_seed,
+    sgd_rate=_PUBLIC_RATE,
+  )
 
 
-def source_problem(options: Any, *, precision: str = "float32") -> LearningProblem:
+def source_problem(options: ProblemOptions, *, precision: str = "float32") -> LearningProblem:
   """Opens the users' source and makes the model.
 
   Args:
-    options: `ProblemOptions` with a source.
+    options: with a source.
     precision: of local training (`CohortOptions`).
 
   Raises:
@@ -199,12 +168,43 @@ def source_problem(options: Any, *, precision: str = "float32") -> LearningProbl
   users, test, num_classes = own_source.open_source(options.source, options.examples_per_user)
   model = own_model.make_model(options.model, test.inputs.shape[1:], num_classes, Unit.USER)
   return _classification(
-    options, model, users, test, sizes=None, name=options.source, precision=precision
+    options, model, users, test, sizes=None, name=needed(options.source), precision=precision
+  )
+
+
+def _dataset_and_model(
+  options: ClassificationOptions, data_seed: int
+) -> tuple[data.Dataset, models.Model]:
+  dataset = load_dataset(options, data_seed, by_user=options.partition == "writer")
+  return dataset, own_model.make_model(
+    options.model, dataset.input_shape, dataset.num_classes, Unit.USER
+  )
+
+
+def _of_users(
+  options: ClassificationOptions,
+  model: models.Model,
+  dataset: data.Dataset,
+  users: list[np.ndarray],
+  arrange: Callable[..., PyTree],
+  precision: str,
+) -> LearningProblem:
+  """The problem of these users of the data."""
+  return _classification(
+    options,
+    model,
+    clients=jax.tree.map(
+      jnp.asarray, arrange(dataset.train, users, max_examples=_declared(options))
+    ),
+    test=jax.tree.map(jnp.asarray, dataset.test),
+    sizes=np.array([len(user) for user in users]),
+    name=f"{data_name(options)}, partition {options.partition}",
+    precision=precision,
   )
 
 
 def _classification(
-  options: Any,
+  options: ClassificationOptions,
   model: models.Model,
   clients: PyTree,
   test: data.Examples,
@@ -229,9 +229,11 @@ def _classification(
   return problem._replace(facts=facts)
 
 
-def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:
+def _users(
+  options: ClassificationOptions, dataset: data.Dataset, data_seed: int
+) -> list[np.ndarray]:
   """The users of the partition, or the first so many of them."""
-  users = _partition(options, dataset, np.random.default_rng(options.data_seed))
+  users = _partition(options, dataset, np.random.default_rng(data_seed))
   if not (options.num_users or 0) <= len(users):
     raise ValueError(
       f"Expected --num_users of at most {len(users)}, those of the partition, got "
@@ -240,10 +242,9 @@ def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:
   return users[: options.num_users]
 
 
-def _public(options: Any, users: list[np.ndarray]) -> list[np.ndarray]:
-  """The users whose images are declared public, if the experiment has such."""
-  count = getattr(options, "public_users", None) or 0
-  passes = getattr(options, "public_passes", 0)
+def _public(options: ProblemOptions, users: list[np.ndarray]) -> list[np.ndarray]:
+  """The users whose images are declared public."""
+  count, passes = options.public_users or 0, options.public_passes
   if bool(count) != bool(passes):
     raise ValueError(
       "Expected --public_users and --public_passes together, or neither, got "
@@ -262,7 +263,7 @@ def grouped(train: data.Examples, users: list[np.ndarray], max_examples: int | N
   return data.group(train, users, max_examples=max_examples or max(map(len, users)))
 
 
-def _declared(options: Any) -> int | None:
+def _declared(options: ClassificationOptions) -> int | None:
   """The most examples of a user, where that follows from the options alone."""
   by_construction = {"iid": 1, "label": 2, "writer": None}
   if options.partition not in by_construction:
@@ -270,7 +271,9 @@ def _declared(options: Any) -> int | None:
   return options.examples_per_user or by_construction[options.partition]
 
 
-def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:
+def _partition(
+  options: ClassificationOptions, dataset: data.Dataset, rng: np.random.Generator
+) -> list[np.ndarray]:
   size = options.examples_per_user
   if options.partition == "iid":
     return data.partition_iid(rng, len(dataset.train.labels), size or 1)
@@ -279,7 +282,7 @@ def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) ->
   if options.partition == "dirichlet":
     labels = np.asarray(dataset.train.labels)
     return data.partition_dirichlet(
-      rng, labels, max(1, len(labels) // (size or 10)), options.concentration
+      rng, labels, max(1, len(labels) // (size or 10)), needed(options.concentration)
     )
   if dataset.train_groups is None:
     raise ValueError(

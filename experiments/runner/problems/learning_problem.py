@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,8 +14,7 @@ from jdp.federated.engine.sharded import num_clients
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 from jdp.models import Loss
-
-PyTree = Any
+from jdp.queries.base import PyTree
 
 
 class LearningProblem(NamedTuple):
@@ -49,7 +48,7 @@ class LearningProblem(NamedTuple):
   clients: PyTree
   sizes: np.ndarray | None
   headline: str
-  facts: dict[str, Any]
+  facts: Mapping[str, object]
   parts: Callable[[dict[str, PyTree]], Iterable[Part]] | None = None
   prior: Ledger = Ledger()
   complete: Callable[[Workdir], "LearningProblem"] | None = None
@@ -108,7 +107,7 @@ class LearningProblem(NamedTuple):
     return f", n = {self.sizes.max()}, the examples of the largest user"
 
   @property
-  def described(self) -> dict[str, Any]:
+  def described(self) -> dict[str, object]:
     """`facts` and the number of users. The users' sizes are private and left out."""
     return {**self.facts, "users": self.num_users}
 

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,8 +79,8 @@ def _look_here() -> None:
     sys.path.insert(0, os.getcwd())
 
 
-def imported(name: str) -> Any:
-  """What an import path names."""
+def imported(name: str) -> Callable[..., Any]:
+  """The factory that an import path names."""
   module, factory = name.split(":")
   _look_here()
   return getattr(importlib.import_module(module), factory)
@@ -88,7 +89,7 @@ def imported(name: str) -> Any:
 def _made(name: str, input_shape: tuple[int, ...], num_classes: int) -> Model:
   """What the factory of this import path makes."""
   try:
-    made: Any = imported(name)(input_shape, num_classes)
+    made = imported(name)(input_shape, num_classes)
   except Exception as error:  # whatever a user's own code raises
     raise _refused(name, f"{type(error).__name__}: {error}") from error
   if not isinstance(made, Model):

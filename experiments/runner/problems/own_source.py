@@ -1,7 +1,5 @@
 """The users that `--source` names: one's own, read from where they are."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -44,5 +42,4 @@ def open_source(name: str | None, max_examples: int) -> tuple[data.SourceUsers, 
       f"Expected test inputs of shape {users.seen.inputs.shape[1:]} from --source={name}, as its "
       f"users' are, got {test.inputs.shape[1:]}."
     )
-  as_arrays: Any = jax.tree.map(jnp.asarray, test)
-  return users, as_arrays, num_classes
+  return users, jax.tree.map(jnp.asarray, test), num_classes

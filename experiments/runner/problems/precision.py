@@ -1,10 +1,10 @@
 """The precision of a client's forward and backward pass."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jdp import models
 
-_Model = TypeVar("_Model", bound=Any)
+_Model = TypeVar("_Model")
 
 
 def in_precision(model: _Model, precision: str) -> _Model:

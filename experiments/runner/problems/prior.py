@@ -3,45 +3,46 @@
 import dataclasses
 import math
 import pathlib
-import types
-from collections.abc import Mapping
-from typing import Any
 
 from experiments.runner import files
-from experiments.runner.federation import central_delta
-from experiments.runner.problems.catalogue import USERS
+from experiments.runner.federation import RoundOptions, central_delta
+from experiments.runner.files import Row
 from experiments.runner.problems.learning_problem import LearningProblem
+from experiments.runner.problems.problem_options import USERS, ProblemOptions
 from experiments.runner.problems.text_options import TEXT
-from experiments.runner.reports.statements import not_private
+from experiments.runner.reports.statements import exposed
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import FLAGS, LEDGER
 from jdp.events import Event, NonPrivate, Round
 from jdp.federated.runs.budget import why_no_central_epsilon
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger
 from jdp.models import load_params
+from jdp.queries.base import PyTree
 
-PyTree = Any
 
-
-def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
+def load_start(
+  path: str, like: PyTree, options: ProblemOptions, *, public: bool
+) -> tuple[PyTree, Ledger]:
   """An earlier run's final parameters, and what was released about this run's users until then.
 
   The earlier run's ledger counts for this run's users if the two runs have the same users. They
-  have if all options agree that decide who the users are (`catalogue.USERS`). With
-  `--warm_start_public` nothing is counted. This flag says that none of this run's users was among
-  those of the earlier run.
+  have if all options agree that decide who the users are (`USERS`). With `--warm_start_public`
+  nothing is counted. This flag says that none of this run's users was among those of the earlier
+  run.
 
   A run released everything in the clear in two cases: its flags gave its noise away
-  (`not_private`), or its ledger says that its key may be known (`Ledger.caveats`). A language
-  model's words are identified by their position. So both runs must have the same words, whoever
-  their users are.
+  (`statements.exposed`), or its ledger says that its key may be known (`Ledger.caveats`). A
+  language model's words are identified by their position. So both runs must have the same words,
+  whoever their users are.
 
   Args:
     path: the run's `params.npz`. Its ledger lies beside it. Its run's folder has `flags.json`.
     like: parameters of the same structure and shapes or their shapes.
-    options: `ProblemOptions` and `TrainingOptions` in one with `warm_start_public`.
+    options: of this run.
+    public: whether `--warm_start_public` is given.
 
   Raises:
     ValueError: in one of these cases:
@@ -57,7 +58,7 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   # <workdir>/<setting>/<repetition>/params.npz
   flags = file.parent.parent.parent / FLAGS
   earlier = _read_flags(flags) if flags.exists() else {}
-  if options.warm_start_public:
+  if public:
     _check_others(path, earlier, options)
     return params, Ledger()
   for needed in (file.with_name(LEDGER), flags):
@@ -70,11 +71,11 @@ def load_start(path: str, like: PyTree, options: Any) -> tuple[PyTree, Ledger]:
   _check_same_users(path, earlier, options)
   spent = finished_ledger(file.parent)
   # Add the rounds in the clear: the ledger's own events state noise that is known.
-  exposed = spent.caveats or not_private(types.SimpleNamespace(**earlier))
-  return params, spent.extend(_in_the_clear(spent)) if exposed else spent
+  known = exposed(earlier["noise_seed"], diagnostics=earlier["diagnostics"])
+  return params, spent.extend(_in_the_clear(spent)) if spent.caveats or known else spent
 
 
-def _read_flags(path: pathlib.Path) -> dict[str, Any]:
+def _read_flags(path: pathlib.Path) -> Row:
   """The flags of a run, from its `flags.json`."""
   try:
     return dict(files.read_json(path)["flags"])
@@ -84,7 +85,7 @@ def _read_flags(path: pathlib.Path) -> dict[str, Any]:
     ) from None
 
 
-def _check_same_users(path: str, earlier: Mapping[str, Any], options: Any) -> None:
+def _check_same_users(path: str, earlier: Row, options: ProblemOptions) -> None:
   """Refuses an earlier run with other users, or with words counted privately.
 
   The same users' public text has the same words.
@@ -101,7 +102,7 @@ def _check_same_users(path: str, earlier: Mapping[str, Any], options: Any) -> No
     )
 
 
-def _check_others(path: str, earlier: Mapping[str, Any], options: Any) -> None:
+def _check_others(path: str, earlier: Row, options: ProblemOptions) -> None:
   """Refuses an earlier run that may have the same users, or that has other words.
 
   Other users' text has other words, so both runs must take theirs from Python's docstrings.
@@ -131,14 +132,14 @@ def _in_the_clear(spent: Ledger) -> list[tuple[Event, int]]:
   ]
 
 
-def check_prior(prior: Ledger, unit: Unit, delta: float, options: Any) -> None:
+def check_prior(prior: Ledger, unit: Unit, delta: float, options: TrainingOptions) -> None:
   """Refuses earlier releases that a coming run could not count, or cannot afford.
 
   Args:
     prior: the earlier releases.
     unit: what the run protects, under add/remove, against an observer of the models.
     delta: of the run.
-    options: `TrainingOptions`: the budget, if there is one, and its accountant.
+    options: the budget, if there is one, and its accountant.
 
   Raises:
     ValueError: if a release is about another unit, relation or observer. Also if the releases cost
@@ -164,9 +165,11 @@ def check_prior(prior: Ledger, unit: Unit, delta: float, options: Any) -> None:
     )
 
 
-def describe_start(path: str, problem: LearningProblem, options: Any) -> str:
+def describe_start(
+  path: str, problem: LearningProblem, options: RoundOptions, *, public: bool
+) -> str:
   """What a report says about the parameters, or the words, that its runs start from."""
-  if options.warm_start_public:
+  if public:
     return (
       f"Not counted: what {path} was trained on, said to be public or of other users "
       "(`--warm_start_public`)."

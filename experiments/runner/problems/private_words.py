@@ -3,11 +3,13 @@
 import pathlib
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import jax
 
 from experiments.runner import files, processes
+from experiments.runner.options import needed
+from experiments.runner.problems.problem_options import LearningOptions
+from experiments.runner.problems.text_options import TextOptions
 from experiments.runner.runs.workdir import LEDGER, Workdir, noise_key
 from jdp import data
 from jdp.data import UserText, Vocabulary
@@ -18,7 +20,11 @@ _PURPOSE = zlib.crc32(b"vocabulary")  # Far from the numbers of runs, which coun
 
 
 def private_words(
-  workdir: Workdir, options: Any, users: Sequence[UserText], candidates: Iterable[str], size: int
+  workdir: Workdir,
+  options: LearningOptions,
+  users: Sequence[UserText],
+  candidates: Iterable[str],
+  size: int,
 ) -> Vocabulary:
   """The words in `vocabulary/words.json`; counts them first if they are not there.
 
@@ -27,7 +33,7 @@ def private_words(
 
   Args:
     workdir: held.
-    options: `TextOptions` and `TrainingOptions` in one.
+    options: how many words of a user count, with what noise.
     users: whose words are counted.
     candidates: words from public text.
     size: number of words.
@@ -46,7 +52,7 @@ def private_words(
 def _count(
   key: jax.Array,
   folder: pathlib.Path,
-  options: Any,
+  options: TextOptions,
   users: Sequence[UserText],
   candidates: Iterable[str],
   size: int,
@@ -57,8 +63,8 @@ def _count(
     [user.text for user in users],
     candidates,
     size,
-    words_per_user=options.vocabulary_words_per_user,
-    noise_multiplier=options.vocabulary_noise_multiplier,
+    words_per_user=needed(options.vocabulary_words_per_user),
+    noise_multiplier=needed(options.vocabulary_noise_multiplier),
   )
   folder.mkdir(exist_ok=True)
   # The cost is on disk before the words that it pays for.

@@ -4,7 +4,6 @@ import dataclasses
 import io
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,8 @@ from jdp.data import Examples
 from jdp.federated import local_sgd
 from jdp.models import Loss, load_params, save_params
 from jdp.models.base import keyed
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _FILE = "public_start.npz"
 _BATCH = 8
 _ADAM_RATE = 0.01
@@ -54,9 +53,11 @@ class PublicStartOptions:
 
 def with_public_start(
   problem: LearningProblem,
-  options: Any,
+  options: PublicStartOptions,
   public: Callable[[], Examples],
   *,
+  init_seed: int,
+  data_seed: int,
   sgd_rate: float,
   optimizer: str = "sgd",
 ) -> LearningProblem:
@@ -64,8 +65,10 @@ def with_public_start(
 
   Args:
     problem: what is learnt. Its initial parameters are where this training begins.
-    options: `PublicStartOptions` and `TrainingOptions` in one.
+    options: how long and by what it learns.
     public: makes the examples.
+    init_seed: of the parameters where this training begins.
+    data_seed: of its order.
     sgd_rate: learning rate of SGD, where the options have none.
     optimizer: where the options have none.
 
@@ -76,7 +79,7 @@ def with_public_start(
     return problem
 
   def train() -> PyTree:
-    key, examples = jax.random.key(options.data_seed), jax.tree.map(jnp.asarray, public())
+    key, examples = jax.random.key(data_seed), jax.tree.map(jnp.asarray, public())
     rate, passes = options.public_learning_rate, options.public_passes
     if (options.public_optimizer or optimizer) == "adam":
       learn = partial(_by_adam, problem.loss, rate or _ADAM_RATE, passes)
@@ -95,7 +98,7 @@ def with_public_start(
     start = load_params(path if processes.is_first() else io.BytesIO(content), params)
     return problem._replace(init=lambda key: start)
 
-  params = problem.init(jax.random.key(options.init_seed))
+  params = problem.init(jax.random.key(init_seed))
   return problem._replace(complete=complete)
 
 

@@ -7,34 +7,35 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.private_words import private_words
+from experiments.runner.problems.problem_options import LearningOptions
 from experiments.runner.problems.public_start import with_public_start
+from experiments.runner.problems.text_options import TextOptions
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
+from experiments.runner.runs.workdir import Workdir
 from jdp import data, models
 from jdp.data import Examples, UserText, Vocabulary
 from jdp.data.vocabulary import BOS, UNK, words
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
+from jdp.queries.base import PyTree
 
-PyTree = Any
 _HEADS = (10, 50, 100)
 _HEAD_TOKENS = 2_000
 _MOST_WORDS = 10_000
 # A transformer's parts want steps of very different sizes, which SGD has not.
-_PUBLIC_TRAINING: dict[str, dict[str, Any]] = {
-  "lstm": {"optimizer": "sgd", "sgd_rate": 6.0},
-  "transformer": {"optimizer": "adam", "sgd_rate": 0.5},
-}
+_PUBLIC_TRAINING = {"lstm": ("sgd", 6.0), "transformer": ("adam", 0.5)}  # and the rate of SGD
 _COUNTED = "used by most clients, by a noised count, of all words of"
 _PROMPTS = ("i", "what do you", "this is the")
 _LONGEST_PROMPT = 1 + max(len(words(prompt)) for prompt in _PROMPTS)  # with BOS
@@ -55,7 +56,7 @@ class Split(NamedTuple):
   private: Sequence[UserText]
 
 
-def text_problem(options: Any) -> LearningProblem:
+def text_problem(options: LearningOptions) -> LearningProblem:
   """Reads the texts and makes the model.
 
   A private vocabulary needs the run's noise key for its count. Until the problem is completed, its
@@ -69,7 +70,8 @@ def text_problem(options: Any) -> LearningProblem:
   users = read(options.dataset, options.data_dir)
   split = divide(users, options)
   if options.pseudo_users is not None:
-    split = split._replace(private=_first_pieces(split.private, options))
+    size = needed(options.tokens_per_user)
+    split = split._replace(private=_first_pieces(split.private, options.pseudo_users, size))
   public = [text for user in (split.public or data.python_modules()) for text in user.text]
   candidates = data.public_vocabulary(public, sys.maxsize).words
   size = options.vocabulary_size or min(_MOST_WORDS, len(candidates))
@@ -82,14 +84,14 @@ def text_problem(options: Any) -> LearningProblem:
   make = partial(_make_problem, options, split, public)
   if options.vocabulary == "public":
     return make(vocabulary, Ledger())
-  noise = {
-    "words_per_user": options.vocabulary_words_per_user,
-    "noise_multiplier": options.vocabulary_noise_multiplier,
-  }
   # The event depends on the options alone, so the budget can be checked before the count.
-  prior = Ledger().append(data.vocabulary_event(**noise))
+  event = data.vocabulary_event(
+    words_per_user=needed(options.vocabulary_words_per_user),
+    noise_multiplier=needed(options.vocabulary_noise_multiplier),
+  )
+  prior = Ledger().append(event)
 
-  def complete(workdir):
+  def complete(workdir: Workdir) -> LearningProblem:
     drawn = private_words(workdir, options, split.private, candidates, size)
     return make(drawn, prior).completed(workdir)
 
@@ -97,25 +99,30 @@ def text_problem(options: Any) -> LearningProblem:
 
 
 def _make_problem(
-  options: Any, split: Split, public: Sequence[str], vocabulary: Vocabulary, prior: Ledger
+  options: LearningOptions,
+  split: Split,
+  public: Sequence[str],
+  vocabulary: Vocabulary,
+  prior: Ledger,
 ) -> LearningProblem:
   """The problem with these words and their cost."""
   model = make_model(options, len(vocabulary))
-  cut = partial(data.sequences, vocabulary, unroll=options.unroll)
+  unroll, equal = needed(options.unroll), needed(options.equal_users)
+  cut = partial(data.sequences, vocabulary, unroll=unroll)
   test = of_each(split.test, cut, options)
   # One sequence for each user: the state is carried from each of its windows to the next.
   whole = of_each(split.test, partial(_in_one_sequence, vocabulary), options)
   clients = data.text_users(
     vocabulary,
     [user.text for user in split.private],
-    tokens_per_user=options.tokens_per_user,
-    unroll=options.unroll,
-    equal=options.equal_users,
+    tokens_per_user=needed(options.tokens_per_user),
+    unroll=unroll,
+    equal=equal,
   )
   test, whole, clients = jax.tree.map(jnp.asarray, (test, whole, clients))
   metrics = jax.jit(partial(models.language_metrics, model))
 
-  def evaluate(params):
+  def evaluate(params: PyTree) -> dict[str, jax.Array]:
     found = metrics(params, test)
     if options.language_model != "lstm":  # A transformer has no places beyond a window's.
       return found
@@ -130,29 +137,38 @@ def _make_problem(
     sizes=np.asarray(clients.counts),
     headline="accuracy_top1",
     facts=_facts(options, model, vocabulary, test, len(split.test), clients),
-    equal=options.equal_users,
+    equal=equal,
     parts=partial(_prediction_parts, model, vocabulary, test),
     prior=prior,
     protects=_protects(options),
   )
-  training = _PUBLIC_TRAINING[options.language_model]
-  return with_public_start(problem, options, lambda: cut(public, max_tokens=None), **training)
+  optimizer, sgd_rate = _PUBLIC_TRAINING[needed(options.language_model)]
+  return with_public_start(
+    problem,
+    options,
+    lambda: cut(public, max_tokens=None),
+    init_seed=options.init_seed,
+    data_seed=options.data_seed,
+    sgd_rate=sgd_rate,
+    optimizer=optimizer,
+  )
 
 
-def make_model(options: Any, size: int) -> models.LanguageModel:
+def make_model(options: TextOptions, size: int) -> models.LanguageModel:
   """The language model that the options ask for, of so many words.
 
   Raises:
     ValueError: if the transformer's heads do not divide its width.
   """
+  width = needed(options.embedding_size)
   if options.language_model == "lstm":
-    return models.language_model(size, embedding=options.embedding_size, hidden=options.hidden_size)
+    return models.language_model(size, embedding=width, hidden=needed(options.hidden_size))
   return models.transformer(
     size,
-    max_length=max(options.unroll, _LONGEST_PROMPT),
-    width=options.embedding_size,
-    num_heads=options.num_heads,
-    num_layers=options.num_layers,
+    max_length=max(needed(options.unroll), _LONGEST_PROMPT),
+    width=width,
+    num_heads=needed(options.num_heads),
+    num_layers=needed(options.num_layers),
   )
 
 
@@ -177,18 +193,18 @@ def pieces(users: Iterable[UserText], num_tokens: int) -> Iterator[UserText]:
         said, size, number = [], 0, number + 1
 
 
-def _first_pieces(users: Sequence[UserText], options: Any) -> list[UserText]:
-  """The users that `--pseudo_users` asks for."""
-  found = list(itertools.islice(pieces(users, options.tokens_per_user), options.pseudo_users))
-  if len(found) < options.pseudo_users:
+def _first_pieces(users: Sequence[UserText], count: int, num_tokens: int) -> list[UserText]:
+  """The users that `--pseudo_users` asks for, of so many tokens."""
+  found = list(itertools.islice(pieces(users, num_tokens), count))
+  if len(found) < count:
     raise ValueError(
-      f"Expected --pseudo_users of at most the {len(found)} pieces of {options.tokens_per_user} "
-      f"tokens, got {options.pseudo_users}; take fewer, or fewer --tokens_per_user."
+      f"Expected --pseudo_users of at most the {len(found)} pieces of {num_tokens} tokens, got "
+      f"{count}; take fewer, or fewer --tokens_per_user."
     )
   return found
 
 
-def _protects(options: Any) -> dict[Unit, str]:
+def _protects(options: TextOptions) -> dict[Unit, str]:
   """What guarantees are about where a user is a piece of one's text."""
   if options.pseudo_users is None:
     return {}
@@ -203,13 +219,16 @@ def _in_one_sequence(vocabulary: Vocabulary, text: Sequence[str], *, max_tokens:
   return data.sequences(vocabulary, text, unroll=max_tokens, max_tokens=max_tokens)
 
 
-def of_each(users: Sequence[UserText], cut: Callable[..., Examples], options) -> Examples:
+def of_each(
+  users: Sequence[UserText], cut: Callable[..., Examples], options: TextOptions
+) -> Examples:
   """The first tokens of each user, the same number for each.
 
   The next words of a few users would say little about others.
   """
-  windows = max(1, options.test_tokens // (len(users) * options.unroll))
-  parts = [cut(user.text, max_tokens=windows * options.unroll) for user in users]
+  unroll = needed(options.unroll)
+  windows = max(1, needed(options.test_tokens) // (len(users) * unroll))
+  parts = [cut(user.text, max_tokens=windows * unroll) for user in users]
   return Examples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -229,7 +248,7 @@ def read(dataset: str, data_dir: str | None) -> list[UserText]:
   return data.read_users(f"{data_dir}/text/{dataset}.jsonl.gz")
 
 
-def divide(users: Sequence[UserText], options: Any) -> Split:
+def divide(users: Sequence[UserText], options: LearningOptions) -> Split:
   """The users in a random order, cut into shares.
 
   No user is public if the public text is not that of the users.
@@ -238,8 +257,9 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
     ValueError: if a share that is needed is empty.
   """
   order = np.random.default_rng(options.data_seed).permutation(len(users))
-  public = round(options.public_share * len(users)) if options.public_text == "users" else 0
-  test = round(options.test_share * len(users))
+  from_users = options.public_text == "users"
+  public = round(needed(options.public_share) * len(users)) if from_users else 0
+  test = round(needed(options.test_share) * len(users))
   split = Split(*([users[i] for i in part] for part in np.split(order, [public, public + test])))
   if not split.test or not (split.public or options.public_text == "modules"):
     raise ValueError(
@@ -250,17 +270,17 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
 
 
 def _facts(
-  options: Any,
+  options: LearningOptions,
   model: models.LanguageModel,
   vocabulary: Vocabulary,
   test: Examples,
   num_tested: int,
   clients: data.PackedUsers,
-) -> dict[str, Any]:
+) -> dict[str, str]:
   source = (
     "Python's docstrings"
     if options.public_text == "modules"
-    else f"{percent(options.public_share, 0)} of the users"
+    else f"{percent(needed(options.public_share), 0)} of the users"
   )
   chosen = "most frequent in the text of" if options.vocabulary == "public" else _COUNTED
   counted = test.labels[test.labels != BOS]
@@ -270,7 +290,7 @@ def _facts(
     f", pre-trained on the public text ({options.public_passes}x)" if options.public_passes else ""
   )
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
-  kind = {"lstm": "LSTM", "transformer": "transformer"}[options.language_model]
+  kind = {"lstm": "LSTM", "transformer": "transformer"}[needed(options.language_model)]
   one_user = _protects(options).get(Unit.USER)
   return {
     **({"one user": one_user} if one_user else {}),

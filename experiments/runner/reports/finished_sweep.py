@@ -1,14 +1,17 @@
 """A sweep that was run, as the reports of training experiments take it."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.summary import Row
 from experiments.runner.runs.workdir import Workdir
 
+Options = TypeVar("Options")
+Variant = TypeVar("Variant")
 
-class FinishedSweep(NamedTuple):
+
+class FinishedSweep(NamedTuple, Generic[Options, Variant]):
   """What an experiment's report is made of.
 
   Attributes:
@@ -20,7 +23,7 @@ class FinishedSweep(NamedTuple):
   """
 
   workdir: Workdir
-  options: Any
+  options: Options
   problem: LearningProblem
-  variants: Sequence[Any]
+  variants: Sequence[Variant]
   results: Sequence[Row]

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.runner.files import Row
 from experiments.runner.reports import plots
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
@@ -28,9 +28,7 @@ is the most by which the first exceeds the second. μ is that of the Gaussian tr
 the run's is near one."""
 
 
-def attacker_parts(
-  workdir: Workdir, summary: Sequence[Mapping[str, Any]], title: str
-) -> Iterator[Part]:
+def attacker_parts(workdir: Workdir, summary: Sequence[Row], title: str) -> Iterator[Part]:
   """The part on settings with a central guarantee; none without any.
 
   Settings with equal figures share a row and a curve: their releases differ in scale alone.
@@ -66,9 +64,7 @@ def trade_off_figure(ledgers: Mapping[str, Ledger], title: str) -> Figure:
   return figure
 
 
-def _ledgers(
-  workdir: Workdir, summary: Sequence[Mapping[str, Any]]
-) -> Mapping[tuple[Ledger, float], list[str]]:
+def _ledgers(workdir: Workdir, summary: Sequence[Row]) -> Mapping[tuple[Ledger, float], list[str]]:
   """The labels of settings by what their runs recorded, and by delta."""
   labels: defaultdict[tuple[Ledger, float], list[str]] = defaultdict(list)
   for row in summary:

@@ -5,13 +5,14 @@ A part is a text with tables and perhaps plots.
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from experiments.runner import files
 from experiments.runner.reports import plots, statements
 from experiments.runner.runs.layouts import kept_layouts
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir, changed_devices, environment
 
 _SWEEP_FILES = (
@@ -69,7 +70,7 @@ def write_report(
 
 
 def write_sweep_report(
-  workdir: Workdir, experiment: str, title: str, options: Any, parts: Iterable[Part]
+  workdir: Workdir, experiment: str, title: str, options: TrainingOptions, parts: Iterable[Part]
 ) -> None:
   """Writes the report of a sweep with these `TrainingOptions`: see `write_report`."""
   changes = statements.computed(changed_devices(workdir), kept_layouts(workdir))

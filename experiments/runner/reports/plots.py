@@ -2,13 +2,13 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.runner.files import Row
 from experiments.runner.reports import style
 from experiments.runner.reports.statistics import Interval, mean_interval
 from experiments.runner.reports.style import Style
@@ -54,9 +54,7 @@ def save(made: Figure, path: pathlib.Path) -> None:
   plt.close(made)
 
 
-def curves(
-  axes: Axes, repetitions: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], metric: str
-) -> None:
+def curves(axes: Axes, repetitions: Mapping[str, Sequence[Sequence[Row]]], metric: str) -> None:
   """For each label, the mean of a metric over rounds, with 95 % t intervals.
 
   The points are those that were measured; nothing is smoothed.
@@ -71,9 +69,7 @@ def curves(
       _band(axes, rounds, intervals, styles[label])
 
 
-def merge(
-  repetitions: Sequence[Sequence[Mapping[str, Any]]], metric: str
-) -> tuple[list[int], list[Interval]]:
+def merge(repetitions: Sequence[Sequence[Row]], metric: str) -> tuple[list[int], list[Interval]]:
   """(rounds, mean and interval of the metric there) for the rounds that all repetitions reached."""
   values = [{row["round"]: row[metric] for row in rows} for rows in repetitions]
   # Runs may stop early at their budget: means need all repetitions.

@@ -1,10 +1,12 @@
 """Statements of privacy: guarantees in words and table cells, and warnings if there are none."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from experiments.runner.files import Row
 from experiments.runner.reports.tables import epsilon
 from experiments.runner.runs.costs import other_accountant
+from experiments.runner.runs.layouts import Layout
+from experiments.runner.runs.training import TrainingOptions
 from jdp.accounting.statements.privacy_statements import SETTINGS_ARE_NOT_COVERED
 from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, Unit, compose, rounded_up
 from jdp.ledger import from_json
@@ -15,23 +17,27 @@ part of these figures: `jdp.accounting.grid_surcharge` bounds it for Gaussian an
 Noise of integers is exact."""
 
 
-def not_private(options: Any) -> list[str]:
-  """Why no run with these `TrainingOptions` is private, whatever its ledger says.
+def not_private(options: TrainingOptions) -> list[str]:
+  """Why no run with these options is private, whatever its ledger says.
 
   Empty if there is no such reason.
   """
+  return exposed(options.noise_seed, diagnostics=options.diagnostics)
+
+
+def exposed(noise_seed: int | None, *, diagnostics: bool) -> list[str]:
+  """`not_private` of the options that decide it."""
   reasons = []
-  if options.noise_seed is not None:
+  if noise_seed is not None:
     reasons.append(
-      f"sampling and noise came from --noise_seed={options.noise_seed}: whoever knows it can undo "
-      "them"
+      f"sampling and noise came from --noise_seed={noise_seed}: whoever knows it can undo them"
     )
-  if options.diagnostics:
+  if diagnostics:
     reasons.append("--diagnostics wrote diagnostics.jsonl, which tells what is not noised")
   return reasons
 
 
-def notice(options: Any) -> str:
+def notice(options: TrainingOptions) -> str:
   """The warning at the head of a report; empty for a run that claims to be private."""
   return warnings(not_private(options))
 
@@ -41,12 +47,12 @@ def warnings(reasons: Iterable[str]) -> str:
   return "".join(f"**NOT PRIVATE: {reason}.**\n\n" for reason in reasons)
 
 
-def marked(title: str, options: Any) -> str:
+def marked(title: str, options: TrainingOptions) -> str:
   """A plot's title, which says so if the run is not private."""
   return f"{title} (NOT PRIVATE)" if not_private(options) else title
 
 
-def randomness(options: Any) -> str:
+def randomness(options: TrainingOptions) -> str:
   """Whether the results can be reproduced to the bit."""
   if options.noise_seed is not None:
     return "The noise is seeded: the same versions and devices give the same bits."
@@ -56,7 +62,7 @@ def randomness(options: Any) -> str:
   )
 
 
-def computed(devices: Sequence[str], layouts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def computed(devices: Sequence[str], layouts: Mapping[str, Layout]) -> list[str]:
   """What changed the order of summation, and so the last bits of the results.
 
   Args:
@@ -75,7 +81,7 @@ def computed(devices: Sequence[str], layouts: Mapping[str, Mapping[str, Any]]) -
   return said
 
 
-def _layout(layout: Mapping[str, Any]) -> str:
+def _layout(layout: Layout) -> str:
   return f"chunks of {layout['chunk_size']}{' by ghost norms' if layout.get('ghost_norms') else ''}"
 
 
@@ -98,7 +104,7 @@ def not_covered(*further: str) -> str:
   return f"Not covered: {'; '.join(left_out)}.\n\n{FLOAT_NOISE}"
 
 
-def short(guarantee: Mapping[str, Any] | None) -> str:
+def short(guarantee: Row | None) -> str:
   """A guarantee as a cell: its epsilon, with its parts or its delta; infinity if there is none.
 
   >>> short({"type": "SeparatedDP", "direction": 8.0, "magnitude": 10.0})
@@ -117,7 +123,7 @@ def short(guarantee: Mapping[str, Any] | None) -> str:
   return rounded_up(value.epsilon, 4)
 
 
-def guarantees(rows: Iterable[Mapping[str, Any]], kind: str, accountant: str = "") -> str:
+def guarantees(rows: Iterable[Row], kind: str, accountant: str = "") -> str:
   """A list of the settings' guarantees of one kind, in full; equal ones stand together.
 
   Args:
@@ -132,7 +138,7 @@ def guarantees(rows: Iterable[Mapping[str, Any]], kind: str, accountant: str = "
   return "\n".join(f"- {', '.join(names)}: {stated}." for stated, names in labels.items())
 
 
-def _stated(row: Mapping[str, Any], kind: str, accountant: str) -> str:
+def _stated(row: Row, kind: str, accountant: str) -> str:
   """A guarantee in full."""
   stated = str(from_json(row[kind]))
   if accountant:
@@ -141,13 +147,13 @@ def _stated(row: Mapping[str, Any], kind: str, accountant: str) -> str:
   return stated + _public([row], kind)
 
 
-def _none(row: Mapping[str, Any], kind: str) -> str:
+def _none(row: Row, kind: str) -> str:
   """That there is no guarantee, and why."""
   why = row.get("no_central", "").rstrip(".") if kind == "central" else ""
   return f"no guarantee: {why}" if why else "no guarantee"
 
 
-def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
+def together(results: Iterable[Row], kind: str) -> str:
   """The total cost of all runs with such a guarantee, as they are about the same users."""
   stated = [result for result in results if result[kind]]
   if not stated:
@@ -158,16 +164,16 @@ def together(results: Iterable[Mapping[str, Any]], kind: str) -> str:
   return f"All {len(stated)} such runs together, by basic composition: {total}{public}."
 
 
-def together_by_scope(results: Iterable[Mapping[str, Any]]) -> str:
+def together_by_scope(results: Iterable[Row]) -> str:
   """The total central cost of the runs about each unit, under each relation."""
-  groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+  groups: dict[tuple[str, str], list[Row]] = {}
   for result in results:
     if stated := result["central"]:
       groups.setdefault((stated["unit"], stated["relation"]), []).append(result)
   return "\n\n".join(together(group, "central") for group in groups.values())
 
 
-def _public(rows: Iterable[Mapping[str, Any]], kind: str) -> str:
+def _public(rows: Iterable[Row], kind: str) -> str:
   """The end of a central guarantee's sentence: what it takes as public of the protected data."""
   said = dict.fromkeys(row["public"] for row in rows if kind == "central" and row.get("public"))
   if not said:

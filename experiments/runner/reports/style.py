@@ -14,6 +14,7 @@ from cycler import cycler
 
 matplotlib.use("Agg")  # No display is needed. It must come before pyplot is imported.
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import NullLocator
@@ -133,7 +134,7 @@ def _ordered(family: Sequence[str], number: int) -> dict[str, Style]:
   }
 
 
-def legend(axes: Axes, names: Mapping[str, Any], *, below: bool = False) -> None:
+def legend(axes: Axes, names: Mapping[str, Artist], *, below: bool = False) -> None:
   """A legend outside of the axes, so that it hides nothing: beside them, or below them.
 
   Args:

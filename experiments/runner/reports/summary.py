@@ -1,24 +1,24 @@
 """The results of a sweep: merged repetitions, their histories, and the file that holds them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.runner import files
+from experiments.runner.files import Row
 from experiments.runner.reports.statements import not_private
 from experiments.runner.reports.statistics import Interval, mean_interval
+from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp.federated.runs.budget import COST, COST_BY, NO_COST
 from jdp.models import load_params
+from jdp.queries.base import PyTree
 
-PyTree = Any
-Row = dict[str, Any]
 _NO_METRICS = {"round", COST, NO_COST, COST_BY}
 
 
-def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
+def summarise(results: Sequence[Row]) -> list[Row]:
   """Merges repetitions: one row for each setting, in order.
 
   Returns:
@@ -44,12 +44,12 @@ def summarise(results: Sequence[Mapping[str, Any]]) -> list[Row]:
   return rows
 
 
-def metric_names(row: Mapping[str, Any]) -> list[str]:
+def metric_names(row: Row) -> list[str]:
   """The names of the evaluation's metrics in a row of `metrics.jsonl`."""
   return [name for name in row if name not in _NO_METRICS]
 
 
-def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Row]]]:
+def curves(workdir: Workdir, results: Sequence[Row]) -> dict[str, list[list[Row]]]:
   """The metrics of each setting's repetitions, by label."""
   rows: dict[str, list[list[Row]]] = {}
   for result in results:
@@ -59,7 +59,7 @@ def curves(workdir: Workdir, results: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def last_params(
-  workdir: Workdir, rows: Iterable[Mapping[str, Any]], init: Callable[[jax.Array], PyTree]
+  workdir: Workdir, rows: Iterable[Row], init: Callable[[jax.Array], PyTree]
 ) -> dict[str, PyTree]:
   """The last parameters of the first repetition of each setting, by label.
 
@@ -73,25 +73,25 @@ def last_params(
   return {label: load_params(path, like) for label, path in paths.items()}
 
 
-def rounds_done(rows: Iterable[Mapping[str, Any]]) -> str:
+def rounds_done(rows: Iterable[Row]) -> str:
   """The settings' numbers of rounds, each once."""
   return ", ".join(dict.fromkeys(f"{row['rounds'].mean:g}" for row in rows))
 
 
 def write_results(
   workdir: Workdir,
-  options: Any,
-  rows: Iterable[Mapping[str, Any]],
-  results: Sequence[Mapping[str, Any]],
+  options: TrainingOptions,
+  rows: Iterable[Row],
+  results: Sequence[Row],
   *,
   baselines: Iterable[str] = (),
-  further: Mapping[str, Any] = {},
+  further: Mapping[str, object] = {},
 ) -> None:
   """Writes `results.json`.
 
   Args:
     workdir: gets the file.
-    options: of the experiment, with `TrainingOptions` among them.
+    options: of the experiment.
     rows: a summary; `Interval`s become JSON data.
     results: of `run_sweep`.
     baselines: the results that no guarantee covers, besides those that the options exclude.
@@ -107,5 +107,5 @@ def write_results(
   files.write_json(workdir.path / "results.json", content)
 
 
-def _to_json(row: Mapping[str, Any]) -> Row:
+def _to_json(row: Row) -> Row:
   return {k: v._asdict() if isinstance(v, Interval) else v for k, v in row.items()}

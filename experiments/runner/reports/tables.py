@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from experiments.runner.reports.statistics import Interval
 from jdp.guarantees import rounded_up
@@ -32,7 +31,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
-def properties(values: Mapping[str, Any]) -> str:
+def properties(values: Mapping[str, object]) -> str:
   """A table of names and values."""
   return table(["", ""], ([name, str(value)] for name, value in values.items()))
 

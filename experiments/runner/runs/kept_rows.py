@@ -2,16 +2,17 @@
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from experiments.runner import files
 
 Case = TypeVar("Case")
+Result = TypeVar("Result")
 
 
 def kept_rows(
-  cases: Sequence[Case], compute: Callable[[Case], Any], path: pathlib.Path
-) -> Iterator[Any]:
+  cases: Sequence[Case], compute: Callable[[Case], Result], path: pathlib.Path
+) -> Iterator[Result]:
   """The results of all cases, in order.
 
   Those in the file come first. The others are computed, and each is added to the file.

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +14,27 @@ from jdp.federated import CohortLayout, FederatedAlgorithm
 from jdp.federated.engine import placement
 from jdp.federated.engine.cohort_layout import candidates, least_time
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
+from jdp.queries.base import PyTree
 
-PyTree = Any
 Make = Callable[..., FederatedAlgorithm]
+Layout = Mapping[str, int | None]
+"""Arguments of `Make`: chunk_size, and ghost_norms where it takes them."""
 _LAYOUTS = "layouts.json"
 
 
-def kept_layouts(workdir: Workdir) -> dict[str, dict[str, Any]]:
+def kept_layouts(workdir: Workdir) -> dict[str, Layout]:
   """The layouts that were measured in a work directory, by the name of their setting."""
   path = workdir.path / _LAYOUTS
   return read_sealed(path) if path.exists() else {}
 
 
-def kept_layout(
-  name: str, workdir: Workdir, measure: Callable[[], Mapping[str, Any]]
-) -> dict[str, Any]:
+def kept_layout(name: str, workdir: Workdir, measure: Callable[[], Layout]) -> Layout:
   """The layout of a setting: the one in `layouts.json`, or a new one, which is added there.
 
   Several processes measure together, and take what the first one finds.
   """
 
-  def known() -> dict[str, dict[str, Any]]:
+  def known() -> dict[str, Layout]:
     return kept_layouts(workdir)
 
   if name not in processes.told(known):
@@ -46,7 +45,7 @@ def kept_layout(
 
 def fastest_layout(
   make: Make, params: PyTree, clients: PyTree, *, ghost_norms: bool, shard: bool
-) -> dict[str, Any]:
+) -> Layout:
   """The arguments of `make` whose rounds take the least time, on the devices that training takes.
 
   It looks at nobody's data: made-up clients take the places of all, each as large as the largest. A
@@ -77,7 +76,7 @@ def fastest_layout(
   return _arguments(least_time(runs), ghost_norms)
 
 
-def _arguments(layout: CohortLayout, ghost_norms: bool) -> dict[str, Any]:
+def _arguments(layout: CohortLayout, ghost_norms: bool) -> Layout:
   return layout._asdict() if ghost_norms else {"chunk_size": layout.chunk_size}
 
 

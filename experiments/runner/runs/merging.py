@@ -2,9 +2,10 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.runner import files
+from experiments.runner.files import Row
 from experiments.runner.runs import workdir
 from experiments.runner.runs.results import RESULT
 from experiments.runner.runs.sweep_parts import number_and_count, own_runs
@@ -28,7 +29,7 @@ class Parts(NamedTuple):
 
   folders: Sequence[pathlib.Path]
   preset: str
-  flags: dict[str, Any]
+  flags: Row
 
 
 def note_runs(folder: Workdir, names: Sequence[str]) -> None:
@@ -47,7 +48,7 @@ def finished_parts(path: str, experiment: str) -> Parts:
     ValueError: if a run is missing, a part is there twice, or parts have other flags. Also if they
       were made by another experiment or in another environment.
   """
-  found: dict[int, tuple[pathlib.Path, dict[str, Any]]] = {}
+  found: dict[int, tuple[pathlib.Path, Row]] = {}
   for place in sorted(pathlib.Path(path).glob(f"*/{workdir.FLAGS}")):
     (folder, *_), preset, flags = workdir.reopen(str(place.parent), experiment)
     if flags["part"] is None:
@@ -71,9 +72,7 @@ def finished_parts(path: str, experiment: str) -> Parts:
   return Parts(list(folders.values()), whole.pop("preset"), whole)
 
 
-def _refuse_other(
-  expected: Mapping[str, Any], first: pathlib.Path, flags: Mapping[str, Any], folder: pathlib.Path
-) -> None:
+def _refuse_other(expected: Row, first: pathlib.Path, flags: Row, folder: pathlib.Path) -> None:
   for name, value in expected.items():
     if flags[name] != value:
       raise ValueError(

@@ -3,8 +3,8 @@
 import hashlib
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
+from experiments.runner.files import Row
 from experiments.runner.runs.costs import costs
 from experiments.runner.runs.training import DIAGNOSTICS
 from jdp._files import read_bytes
@@ -19,7 +19,7 @@ LINK = "ledger_link"
 _FILES = (LEDGER, METRICS, PARAMS, DIAGNOSTICS)
 
 
-def cost(ledger: Ledger, delta: float, accountant: str) -> dict[str, Any]:
+def cost(ledger: Ledger, delta: float, accountant: str) -> Row:
   """What a result says of a run's cost, as JSON data: its caveats and its `Costs`."""
   guarantees = costs(ledger, delta, accountant)._asdict()
   beside = guarantees.pop("beside")
@@ -27,7 +27,7 @@ def cost(ledger: Ledger, delta: float, accountant: str) -> dict[str, Any]:
   return {"not_private": list(ledger.caveats), "beside": beside, **stated}
 
 
-def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
+def write_result(folder: pathlib.Path, content: Mapping[str, object]) -> None:
   """Writes the result of a run, with its ledger's link and digests of the files that it has left.
 
   Raises:
@@ -44,7 +44,7 @@ def write_result(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
   write_sealed(folder / RESULT, {**content, LINK: link, "files": digests})
 
 
-def read_result(folder: pathlib.Path) -> dict[str, Any]:
+def read_result(folder: pathlib.Path) -> Row:
   """The result of a finished run, without what is there to check it."""
   return {name: value for name, value in read_sealed(folder / RESULT).items() if name != "files"}
 

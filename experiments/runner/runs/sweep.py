@@ -3,11 +3,12 @@
 import pathlib
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from experiments.runner import processes
+from experiments.runner.files import Row
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
 from experiments.runner.runs.merging import note_runs
@@ -25,8 +26,7 @@ from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.runs.training import STOPPED_EARLY, Evaluate
 from jdp.ledger import Ledger
-
-PyTree = Any
+from jdp.queries.base import PyTree
 
 
 class Setting(NamedTuple):
@@ -108,7 +108,7 @@ def run_sweep(
   sweep: Sweep,
   workdir: Workdir,
   options: TrainingOptions,
-  report: Callable[[list[dict[str, Any]]], Any],
+  report: Callable[[list[Row]], None],
 ) -> None:
   """Runs what is not finished yet, and reports. With `options.part` it runs that part alone.
 
@@ -120,7 +120,7 @@ def run_sweep(
   Args:
     sweep: what is run.
     workdir: gets the files.
-    options: `TrainingOptions` among them.
+    options: of the experiment.
     report: called on the first process with a result for each run. A part makes no report.
 
   A result holds:

@@ -1,7 +1,6 @@
 """A sweep cut into parts, as the tasks of an array job: each computes its share of the runs."""
 
 import re
-from typing import Any
 
 _PART = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 _CUT = {
@@ -47,16 +46,20 @@ def own_runs(part: str | None, num_runs: int) -> range:
   return range(number - 1, num_runs, count)
 
 
-def refuse_uncut(options: Any) -> None:
+def refuse_uncut(part: str | None, options: object) -> None:
   """Refuses a part of what must be computed whole.
+
+  Args:
+    part: which, or None.
+    options: of the experiment.
 
   Raises:
     ValueError: if runs depend on each other, or on a release that each part would make again.
   """
   for name, allowed in _CUT.items():
     value = getattr(options, name, None)
-    if options.part is not None and value is not None and value not in allowed:
+    if part is not None and value is not None and value not in allowed:
       raise ValueError(
         f"Expected no --part with --{name}={value}, which all runs share, got --part="
-        f"{options.part}; leave it out."
+        f"{part}; leave it out."
       )

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -21,8 +21,8 @@ from jdp.federated.runs.training import Evaluate
 from jdp.federated.runs.whole_files import RowFile
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
+from jdp.queries.base import PyTree
 
-PyTree = Any
 DIAGNOSTICS = "diagnostics.jsonl"
 
 _count = partial(_validate.integer, 1)
@@ -80,7 +80,7 @@ class TrainingOptions:
 
   def __post_init__(self):
     """Refuses an early stop that could never come, and a part of what cannot be cut."""
-    sweep_parts.refuse_uncut(self)
+    sweep_parts.refuse_uncut(self.part, self)
     if self.early_stop is not None and self.early_stop * self.eval_every >= self.num_rounds:
       raise ValueError(
         f"Expected --early_stop times --eval_every to be less than --num_rounds={self.num_rounds}, "

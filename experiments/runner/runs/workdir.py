@@ -18,13 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import jax
 import numpy as np
 
 import experiments
 from experiments.runner import files, processes
+from experiments.runner.files import Row
 from experiments.runner.problems.own_model import code_digest
 from jdp import random
 from jdp.federated.runs import environment as library
@@ -54,7 +55,7 @@ def create(
   path: str | None,
   experiment: str,
   preset: str,
-  flags: Mapping[str, Any],
+  flags: Mapping[str, object],
   fill: Callable[[Workdir], None] = lambda folder: None,
 ) -> Workdir:
   """A new work directory with `flags.json` in it.
@@ -88,7 +89,7 @@ def create(
   return workdir
 
 
-def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, dict[str, Any]]:
+def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, Row]:
   """The work directory, preset and flags of a run to be resumed.
 
   Raises:
@@ -175,9 +176,9 @@ def noise_key(workdir: Workdir, seed: int | None) -> jax.Array:
   return random.restore_key(np.array(processes.told(words), np.uint32))
 
 
-def environment(flags: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+def environment(flags: Mapping[str, object] = MappingProxyType({})) -> dict[str, str]:
   """What the bits of a result depend on besides these flags, the code that they name included."""
-  model = flags.get("model") or ""
+  model = str(flags.get("model") or "")
   return {
     **library.environment(),
     "experiments": library.source_fingerprint(pathlib.Path(str(experiments.__file__)).parent),

@@ -124,7 +124,9 @@ def test_the_measured_noise_is_that_of_the_plan(name):
     examples_per_user=20,
     partition="iid",
   )
-  problem = client_dropout.image_problem(options, arrange=client_dropout.grouped)
+  problem = client_dropout.classification(
+    options, options.data_seed, arrange=client_dropout.grouped
+  )
   plan = make_noise_plan(options, problem)
   query = query_of(options, problem, plan, name)
   n = problem.num_users
@@ -190,7 +192,9 @@ def test_sums_that_open_under_masks_train_and_abandoned_rounds_cost_nothing(tmp_
   options = client_dropout.ClientDropoutOptions(
     noise_multiplier=1.0, examples_per_user=2, masked_clients=24, masked_rounds=2, min_clients=20
   )
-  problem = client_dropout.image_problem(options, arrange=client_dropout.grouped)
+  problem = client_dropout.classification(
+    options, options.data_seed, arrange=client_dropout.grouped
+  )
   opened, none = (
     masked.trained(options, problem, 1.0, tmp_path, (0.5, rate)) for rate in (0.0, 0.9)
   )

@@ -51,7 +51,9 @@ def test_a_training_spends_its_target_and_keeps_its_ledger(tmp_path):
     num_rounds=4, examples_per_user=40, local_batch_size=40, dropouts=(0.0,), max_dropout=0.3,
     target_epsilon=6.0, delta=1e-3, modulus_bits=18, correlated_groups=2,
   )  # fmt: skip
-  problem = client_dropout.image_problem(options, arrange=client_dropout.grouped)
+  problem = client_dropout.classification(
+    options, options.data_seed, arrange=client_dropout.grouped
+  )
   row = correlated.trained(options, problem, tmp_path, ("correlated", 0.3))
   assert 5.9 < row["epsilon"] <= 6.0
   kept = ledger.load(tmp_path / "correlated_correlated_0.3.jsonl")

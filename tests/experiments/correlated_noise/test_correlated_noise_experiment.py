@@ -12,8 +12,9 @@ import pytest
 
 from experiments.correlated_noise import __main__ as correlated_noise
 from experiments.correlated_noise import report as correlated_report
+from experiments.correlated_noise.options import STRATEGIES
 from experiments.correlated_noise.report import measure
-from experiments.correlated_noise.strategies import AMPLIFIED, STRATEGIES, make_sampler
+from experiments.correlated_noise.strategies import AMPLIFIED, make_sampler
 from experiments.correlated_noise.strategies import make_strategy as make
 from experiments.runner import launch
 from experiments.runner.launch import Location

@@ -478,7 +478,7 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
 def test_what_was_released_in_the_clear_costs_everything(finished, setting):
   path, _ = finished
   # of seeded noise, or of none
-  _, spent = load_start(str(path / setting / "0/params.npz"), START, options())
+  _, spent = load_start(str(path / setting / "0/params.npz"), START, options(), public=False)
   assert len(spent) > 0
   assert accounting.epsilon(spent, 1e-5) == math.inf
 
@@ -565,7 +565,7 @@ def test_what_a_start_cost_is_said_at_the_delta_of_its_unit(task, unit, delta):
   prior = ledger.Ledger().append(Round(PoissonSampling(1.0), GaussianSum(1.0, 2.5), unit=unit))
   cost = accounting.epsilon(prior, delta)
   assert f"alone ε = {rounded_up(cost)}" in describe_start(
-    "params.npz", task._replace(prior=prior), options()
+    "params.npz", task._replace(prior=prior), options(), public=False
   )
 
 

@@ -109,7 +109,7 @@ def test_every_sampling_policy_has_an_epsilon_under_its_relation():
     ("user_10", "user"),
   ]
   event = event_of(make_query(options, groups, "proportional", 40), record)
-  for policy, relation in general_approach._RELATIONS.items():
+  for policy, relation in general_approach.RELATIONS.items():
     for records in task.records.values():
       examples = records.examples.labels.shape[1]
       sampler = records.sampler(policy, 40)

@@ -221,10 +221,12 @@ def test_settings_are_chosen_without_the_test_examples(own, users):
   arrays = {name: given[name] for name in given if users or name != "users"}
   np.savez(own / "a.npz", **arrays)
   np.savez(own / "b.npz", **arrays | changed)
-  values = {"dataset": "arrays", "data_dir": None, "validation_share": 0.3, "data_seed": 3}
-  values["partition"] = "writer" if users else "iid"
+  values = {"dataset": "arrays", "data_dir": None, "validation_share": 0.3}
   one, other = (
-    images.load_dataset(SimpleNamespace(**values, data_file=own / f"{name}.npz")) for name in "ab"
+    images.load_dataset(
+      SimpleNamespace(**values, data_file=own / f"{name}.npz"), data_seed=3, by_user=users
+    )
+    for name in "ab"
   )
   np.testing.assert_array_equal(one.test.inputs, other.test.inputs)
   rows = [tuple(row) for row in np.concatenate([one.train.inputs, one.test.inputs])]

@@ -10,9 +10,9 @@ import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.runner import options
-from experiments.runner.problems.catalogue import USERS, ProblemOptions
 from experiments.runner.problems.prior import load_start
 from experiments.runner.problems.private_words import private_words
+from experiments.runner.problems.problem_options import USERS, ProblemOptions
 from experiments.runner.runs.results import LINK
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
@@ -80,7 +80,8 @@ def earlier_run(folder, given):
 
 
 def load(path, given):
-  return load_start(path, PARAMS, resolve({"warm_start": path, **given}))
+  chosen = resolve({"warm_start": path, **given})
+  return load_start(path, PARAMS, chosen, public=chosen.warm_start_public)
 
 
 def test_every_option_of_a_task_says_who_its_users_are_or_is_known_not_to():

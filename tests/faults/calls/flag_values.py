@@ -144,9 +144,9 @@ def _values(name, spec, rng):
   """Values to choose from: half the time of the option's own type, hostile by their size alone."""
   if spec is None:
     return WORKDIRS
-  if spec.choices and rng.random() < 0.5:
+  if spec.allowed and rng.random() < 0.5:
     # "modules" reads all of Python's own texts, for seconds.
-    choices = [choice for choice in spec.choices if choice != "modules"]
+    choices = [choice for choice in spec.allowed if choice != "modules"]
     return [*choices, ",".join(choices), ",".join([*choices] * 2)]
   return NUMBERS if rng.random() < 0.5 else HOSTILE
 

@@ -1,0 +1,40 @@
+"""The options of the size of a cohort."""
+
+import dataclasses
+from functools import partial
+
+from experiments.runner.cohorts import ShardOptions
+from experiments.runner.federation import RoundOptions, UpdateOptions
+from experiments.runner.options import option
+from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
+from jdp import _validate
+
+_count = partial(_validate.integer, 1)
+_epsilon = partial(_validate.in_range, 1e-3, 1e4)
+LABELS = {"none": "no privacy", "central": "central", "local": "local and central"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOptions, ShardOptions):
+  """The options of this experiment."""
+
+  cohort_sizes: tuple[int, ...] = option(
+    (30, 100, 300),
+    "Expected numbers of users in a round; a run for each.",
+    check=_count,
+  )
+  runs: tuple[str, ...] = option(
+    tuple(LABELS), "Columns of the table: who adds noise.", choices=tuple(LABELS)
+  )
+  max_update_norm: float = option(
+    1.0, "Updates are clipped to this L2 norm, by whoever adds the noise.", check=_validate.positive
+  )
+  epsilon_direction: float = option(
+    32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=_epsilon
+  )
+  epsilon_magnitude: float = option(
+    10.0, "eps2, local privacy loss of a release's magnitude (ScalarDP).", check=_epsilon
+  )
+  measured_rounds: int = option(
+    5, "Rounds, all from the first model, by which errors and times are measured.", check=_count
+  )

@@ -1,0 +1,73 @@
+"""The options of labelled data sets, divided among users, and of the model that learns them."""
+
+import dataclasses
+from functools import partial
+
+from experiments.runner.options import option
+from experiments.runner.problems import own_model
+from jdp import _validate
+
+FOLDERS = ("mnist", "cifar10", "adult")
+DATASETS = ("digits", *FOLDERS, "arrays")
+PARTITIONS = ("iid", "label", "dirichlet", "writer")
+PARTITION_HELP = (
+  "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
+  "many sizes; or the data's own (writers)."
+)
+EXAMPLES_HELP = (
+  "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
+  "for label, 10 for dirichlet, all for writer."
+)
+NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutOptions:
+  """The option that keeps the test examples out of the choice of settings."""
+
+  SUBJECT = "Data and model"
+
+  validation_share: float | None = option(
+    None,
+    "Choose settings: evaluate on this share of the training examples (of the writers, if users "
+    "are these), which nobody trains on, in place of the test examples. No guarantee covers them.",
+    check=partial(_validate.in_range, 1e-3, 0.9),
+    when={"dataset": DATASETS},
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetOptions(HeldOutOptions):
+  """The options that say which labelled data set is used."""
+
+  SUBJECT = "Data and model"
+
+  dataset: str = option(
+    "digits", "The data: digits needs no file, arrays are your own.", choices=DATASETS
+  )
+  data_dir: str | None = option(
+    None, "The folder with the data's files.", when={"dataset": FOLDERS}
+  )
+  data_file: str | None = option(
+    None,
+    "An npz file with inputs, labels, test_inputs, test_labels, and users for --partition=writer.",
+    when={"dataset": ("arrays",)},
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationOptions(DatasetOptions):
+  """The options that say what is learnt, and from whom."""
+
+  SUBJECT = "Data and model"
+
+  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS)
+  concentration: float | None = option(
+    1.0,
+    "Of the Dirichlet distribution. Small: a label is at few users.",
+    check=_validate.positive,
+    when={"partition": ("dirichlet",)},
+  )
+  examples_per_user: int | None = option(None, EXAMPLES_HELP, check=partial(_validate.integer, 1))
+  num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
+  model: str = option("logistic", own_model.HELP, check=own_model.check_name)
