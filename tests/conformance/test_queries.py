@@ -18,7 +18,8 @@ import pytest
 
 from jdp import accounting, conformance, events, queries
 from jdp.accounting import dominating_pairs, registration
-from jdp.accounting.families import GAUSSIAN, DominatingPair
+from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load

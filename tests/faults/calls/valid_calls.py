@@ -97,14 +97,6 @@ EXCLUDED = {
   "jdp.models.load_params": "it reads the files of `save_params`",
   "jdp.events.register": _MAKES_A_NAME,
   "jdp.events.register_sampling": _MAKES_A_NAME,
-  **dict.fromkeys(
-    [
-      "jdp.accounting.families.always_symmetric",
-      "jdp.accounting.families.charge_of",
-      "jdp.accounting.families.unbounded",
-    ],
-    "accountants alone call it, with pairs that they made",
-  ),
   "jdp.accounting.charge_as": _MAKES_A_NAME,
   "jdp.accounting.register_query": _MAKES_A_NAME,
   "jdp.accounting.register_sampling": _MAKES_A_NAME,
