@@ -29,7 +29,8 @@ from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp.federated.dropout import DropoutModel, stage_counts
-from jdp.queries.distributed import DistributedSum, IntegerSum
+from jdp.queries.distributed.calibrated_integers import IntegerSum
+from jdp.queries.distributed.float_sums import DistributedSum
 
 PyTree = Any
 DRAWS = 1000  # rounds of which losses are averaged

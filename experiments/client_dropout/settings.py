@@ -31,7 +31,8 @@ from jdp.queries import (
   excess,
   uncalibrated,
 )
-from jdp.queries.distributed import DistributedSum, IntegerSum
+from jdp.queries.distributed.calibrated_integers import IntegerSum
+from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.queries.distributed.integer_sums import Grid, plan_grid
 from jdp.queries.distributed.noise_schemes import NoiseScheme
 
