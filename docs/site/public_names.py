@@ -1,7 +1,7 @@
 """The public names of jdp, found in its source: nothing is imported.
 
 A package's public names are those of its `__all__`. Packages without one are used by their modules,
-whose public names are what they define without a leading underscore. The classes of what they take
+whose public names are what they define without a leading underscore. The types of what they take
 and return are found by their annotations. They have an entry too, by the modules that define them.
 """
 
@@ -52,13 +52,13 @@ def module_docstring(module: str) -> str:
 
 def sections(package: str) -> list[tuple[str, list[PublicName]]]:
   """The package's public names; then those of each module that is itself a public name; then the
-  classes of what they take and return, by module.
+  types of what they take and return, by module.
 
   Names that the package's docstring mentions come first, in its order.
   """
   held = [
-    (module, sorted(classes, key=lambda one: one.node.lineno))
-    for module, classes in sorted(_held().items())
+    (module, sorted(types, key=lambda one: one.node.lineno))
+    for module, types in sorted(_held().items())
     if _page_of(module) == package
   ]
   return [*_exported(package), *held]
@@ -105,9 +105,9 @@ def methods(one: PublicName) -> list[ast.FunctionDef]:
 
 @functools.cache
 def _held() -> dict[str, list[PublicName]]:
-  """The classes of what public names take and return, and what these hold: module -> classes.
+  """The types of what public names take and return, and what these hold: module -> types.
 
-  No package exports them. Who has such a value need not name its class.
+  No package exports them. Who has such a value need not name its type.
   """
   todo = [one for package in packages() for _, names in _exported(package) for one in names]
   known = {(one.module, _name(one.node)) for one in todo}
@@ -120,7 +120,7 @@ def _held() -> dict[str, list[PublicName]]:
       if place not in known:
         known.add(place)
         todo.append(held)
-        if isinstance(held.node, ast.ClassDef):  # else the abbreviation of a type
+        if isinstance(held.node, ast.ClassDef) or held.docstring:  # else it only abbreviates
           found.setdefault(held.module, []).append(held)
   return found
 

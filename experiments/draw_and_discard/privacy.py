@@ -15,13 +15,13 @@ from experiments.runner.reports.tables import table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard import (
-  Statement,
   channel_listener,
   internal_threat,
   opportunistic_threat,
   published_average,
   published_lemma,
 )
+from jdp.accounting.draw_and_discard.adversaries import Statement
 from jdp.accounting.draw_and_discard.later_updates import (
   LaterUpdates,
   known_of_steps,

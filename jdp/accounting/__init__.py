@@ -45,34 +45,15 @@ from jdp.accounting.registration import (
   sampling_analysis,
 )
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
-from jdp.accounting.statements.filters import (
-  PrivacyFilter,
-  gaussian_filter,
-  odometer,
-  renyi_filter,
-  would_exceed,
-)
+from jdp.accounting.statements.filters import gaussian_filter, odometer, renyi_filter, would_exceed
 from jdp.accounting.statements.group_privacy import group_epsilon
-from jdp.accounting.statements.privacy_statements import (
-  PrivacyStatement,
-  privacy_statements,
-  why_unbounded,
-)
-from jdp.accounting.statements.trade_off_curves import (
-  FALSE_POSITIVE_RATES,
-  AttackerGain,
-  attacker_gain,
-  trade_off,
-)
+from jdp.accounting.statements.privacy_statements import privacy_statements, why_unbounded
+from jdp.accounting.statements.trade_off_curves import attacker_gain, trade_off
 
 __all__ = [
   "ACCOUNTANTS",
-  "FALSE_POSITIVE_RATES",
-  "AttackerGain",
   "Attained",
   "Pattern",
-  "PrivacyFilter",
-  "PrivacyStatement",
   "QueryAnalysis",
   "SamplingAnalysis",
   "Turns",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jdp import _validate, accounting
-from jdp.accounting import PrivacyFilter
 from jdp.accounting.seen import refuse_adaptive
+from jdp.accounting.statements.filters import PrivacyFilter
 from jdp.events import Event, Round
 from jdp.events.base import EventBase
 from jdp.events.whole_runs import overflow_probability

@@ -649,15 +649,6 @@ BY_FUNCTION = {
   "jdp.accounting.noise_multiplier": {"query": events.GaussianSum(1.0, 1.0)},
   "jdp.accounting.query_analysis": {"query": events.GaussianSum(1.0, 1.0)},
   "jdp.accounting.sampling_analysis": {"sampling": events.PoissonSampling(0.1)},
-  "jdp.accounting.draw_and_discard.channel_guarantee": {
-    "coordinates": 2,
-    "clip": 1.0,
-    "l1_norm": 1.0,
-    "l2_norm": 1.0,
-    "reports": 2,
-    "delta": 1e-5,
-    "noise": "laplace",
-  },
   "jdp.accounting.draw_and_discard.opportunistic_threat": {"seen": 1},
   "jdp.accounting.draw_and_discard.snapshot_epsilon": {
     "later": "any",
