@@ -15,7 +15,7 @@ from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.audits.canaries import one_shot_estimate
-from jdp.conformance import Audit
+from jdp.conformance.auditing import Audit
 from jdp.guarantees import rounded_down, rounded_up
 
 LOCAL_RESULTS = "local.json"

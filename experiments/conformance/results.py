@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.runner import files
 from experiments.runner.reports.tables import table
-from jdp.conformance import Finding, Verdict
+from jdp.conformance.protocol import Finding, Verdict
 
 PATH = pathlib.Path(__file__).parent / "results.json"
 FINDINGS = "findings.json"

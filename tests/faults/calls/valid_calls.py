@@ -39,6 +39,7 @@ from jdp import (
 )
 from jdp.attacks import reconstruction
 from jdp.audits import bounds, one_run_f_dp
+from jdp.conformance.suite import check_part
 from jdp.federated import draw_and_discard, dropout
 from jdp.mechanisms import laplace, priv_unit, registry, scalar_dp
 from jdp.sampling import poisson
@@ -103,10 +104,6 @@ EXCLUDED = {
   **dict.fromkeys(
     [
       "jdp.conformance.audit",
-      "jdp.conformance.audit_all",
-      "jdp.conformance.movements",
-      "jdp.conformance.query_subjects",
-      "jdp.conformance.registered_query_subjects",
       "jdp.conformance.run_subject",
       "jdp.conformance.unaudited",
       "jdp.federated.fastest",
@@ -716,15 +713,13 @@ BY_FUNCTION = {
   "jdp.audits.residues.audit_residues": {**_SCORES, "spacing": 0.1},
   "jdp.attacks.spam.threshold_for": {"honest": np.arange(40.0)},
   "jdp.attacks.spam.interval_test": {"threshold": 2.0},
-  "jdp.conformance.add_remove_ledger": {"plan": conformance.Plan(0.5, 3, 1e-5)},
   "jdp.conformance.check_implementation": {
     "implementation": conformance.Implementation("own", "1", (_CLIP,)),
     "seed": 0,
     "error": 1e-6,
   },
-  "jdp.conformance.check_part": {"part": _CLIP, "seed": 0, "error": 1e-6},
-  "jdp.conformance.failures": {"findings": conformance.check_part(_CLIP)},
-  "jdp.conformance.text_table": {"findings": conformance.check_part(_CLIP)},
+  "jdp.conformance.failures": {"findings": check_part(_CLIP)},
+  "jdp.conformance.text_table": {"findings": check_part(_CLIP)},
   "jdp.conformance.registered_subject": {
     "name": "laplace",
     "setting": registry.Setting(4, 1.0),
@@ -735,7 +730,6 @@ BY_FUNCTION = {
     "second": np.zeros(2, np.float32),
     "delta": 0.0,
   },
-  "jdp.conformance.sharpest_subject": {"name": "laplace", "delta": 0.1},
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
   "jdp.data.adult": {"data_dir": Lazy(_adult_folder)},
   "jdp.data.arrays": {"path": Lazy(_arrays_file)},
