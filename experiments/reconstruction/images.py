@@ -19,7 +19,8 @@ from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.keys import case_key
 from jdp import data, models
 from jdp.attacks import reconstruction as attacks
-from jdp.data import Dataset, Examples
+from jdp.data import Examples
+from jdp.data.datasets import Dataset
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated_product import SeparatedParameters

@@ -15,6 +15,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.public_start import with_public_start
 from jdp import _validate, data, models
+from jdp.data.datasets import Dataset
 from jdp.guarantees import Unit
 from jdp.sampling import groups_by_identity
 
@@ -88,7 +89,7 @@ class ClassificationOptions(DatasetOptions):
   model: str = option("logistic", own_model.HELP, check=own_model.check_name)
 
 
-def load_dataset(options: Any) -> data.Dataset:
+def load_dataset(options: Any) -> Dataset:
   """The data set that `DatasetOptions` name, whose test examples may be held-out ones.
 
   Raises:
@@ -115,7 +116,7 @@ def data_name(options: Any) -> str:
   return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
-def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
+def held_out(dataset: Dataset, share: float, seed: int, *, by_user: bool) -> Dataset:
   """The training examples alone, about a share of which take the test's place.
 
   Each user is held out by a coin of its own, on which nobody else's depends. So is each example, if
@@ -229,7 +230,7 @@ def _classification(
   return problem._replace(facts=facts)
 
 
-def _users(options: Any, dataset: data.Dataset) -> list[np.ndarray]:
+def _users(options: Any, dataset: Dataset) -> list[np.ndarray]:
   """The users of the partition, or the first so many of them."""
   users = _partition(options, dataset, np.random.default_rng(options.data_seed))
   if not (options.num_users or 0) <= len(users):
@@ -270,7 +271,7 @@ def _declared(options: Any) -> int | None:
   return options.examples_per_user or by_construction[options.partition]
 
 
-def _partition(options: Any, dataset: data.Dataset, rng: np.random.Generator) -> list[np.ndarray]:
+def _partition(options: Any, dataset: Dataset, rng: np.random.Generator) -> list[np.ndarray]:
   size = options.examples_per_user
   if options.partition == "iid":
     return data.partition_iid(rng, len(dataset.train.labels), size or 1)

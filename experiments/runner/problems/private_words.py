@@ -10,7 +10,8 @@ import jax
 from experiments.runner import files, processes
 from experiments.runner.runs.workdir import LEDGER, Workdir, noise_key
 from jdp import data
-from jdp.data import UserText, Vocabulary
+from jdp.data.text import UserText
+from jdp.data.vocabulary import Vocabulary
 from jdp.ledger import Ledger
 
 _WORDS = "words.json"

@@ -21,8 +21,10 @@ from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
 from jdp import data, models
-from jdp.data import Examples, UserText, Vocabulary
-from jdp.data.vocabulary import BOS, UNK, words
+from jdp.data import Examples
+from jdp.data.packed import PackedUsers
+from jdp.data.text import UserText
+from jdp.data.vocabulary import BOS, UNK, Vocabulary, vocabulary_event, words
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
 
@@ -87,7 +89,7 @@ def text_problem(options: Any) -> LearningProblem:
     "noise_multiplier": options.vocabulary_noise_multiplier,
   }
   # The event depends on the options alone, so the budget can be checked before the count.
-  prior = Ledger().append(data.vocabulary_event(**noise))
+  prior = Ledger().append(vocabulary_event(**noise))
 
   def complete(workdir):
     drawn = private_words(workdir, options, split.private, candidates, size)
@@ -255,7 +257,7 @@ def _facts(
   vocabulary: Vocabulary,
   test: Examples,
   num_tested: int,
-  clients: data.PackedUsers,
+  clients: PackedUsers,
 ) -> dict[str, Any]:
   source = (
     "Python's docstrings"

@@ -8,7 +8,6 @@ import functools
 import importlib
 import inspect
 import json
-import math
 import pathlib
 import pkgutil
 import sqlite3
@@ -40,6 +39,7 @@ from jdp import (
 from jdp.attacks import reconstruction
 from jdp.audits import bounds, one_run_f_dp
 from jdp.conformance.suite import check_part
+from jdp.data.vocabulary import Vocabulary
 from jdp.federated import draw_and_discard, dropout
 from jdp.mechanisms import laplace, priv_unit, registry, scalar_dp
 from jdp.sampling import poisson
@@ -138,7 +138,7 @@ def _methods():
   found = {
     "jdp.accounting.PrivacyFilter.admits": budget.admits,
     "jdp.accounting.PrivacyFilter.spent": budget.spent,
-    "jdp.data.Vocabulary": data.Vocabulary,
+    "jdp.data.Vocabulary": Vocabulary,
     "jdp.data.Vocabulary.decode": _vocabulary().decode,
     "jdp.data.Vocabulary.encode": _vocabulary().encode,
     "jdp.guarantees.ApproxDP.repeat": guarantees.ApproxDP(1.0, 1e-6).repeat,
@@ -323,13 +323,6 @@ def _arrays_file():
   return path
 
 
-def _cifar_folder():
-  folder = _folder()
-  for name in ("data_batch_1", "test_batch"):
-    (folder / f"{name}.bin").write_bytes(bytes(3073))
-  return folder
-
-
 def _leaf_file():
   path = _folder() / "data.json"
   own = {"x": [[0.5] * 784], "y": [3]}
@@ -353,16 +346,6 @@ def _parquet_file():
   table = pyarrow.table({"who": ["al", "bo", "al"], "label": [0, 1, 2], "age": [0.2, 0.4, 0.1]})
   pyarrow.parquet.write_table(table, path)
   return path
-
-
-def _mnist_folder():
-  folder = _folder()
-  for part in ("train", "t10k"):
-    for name, shape in (("images-idx3", (4, 28, 28)), ("labels-idx1", (4,))):
-      sizes = b"".join(n.to_bytes(4, "big") for n in shape)
-      content = bytes([0, 0, 8, len(shape)]) + sizes + bytes(math.prod(shape))
-      (folder / f"{part}-{name}-ubyte").write_bytes(content)
-  return folder
 
 
 def _strategy_file():
@@ -731,9 +714,6 @@ BY_FUNCTION = {
     "delta": 0.0,
   },
   "jdp.conformance.mechanism_subject": {"radius": 1.0},
-  "jdp.data.adult": {"data_dir": Lazy(_adult_folder)},
-  "jdp.data.arrays": {"path": Lazy(_arrays_file)},
-  "jdp.data.cifar10": {"data_dir": Lazy(_cifar_folder)},
   "jdp.data.clients_from_arrays": {
     "users": np.array([0, 1, 0, 2]),
     "num_classes": 2,
@@ -762,8 +742,11 @@ BY_FUNCTION = {
   "jdp.data.examples": {"num_classes": 2},
   "jdp.data.femnist": {"path": Lazy(_leaf_file), "split": "train"},
   "jdp.data.group": {"users": [np.arange(5), np.arange(5, 12)], "max_examples": 6},
-  "jdp.data.load": {"name": "digits"},
-  "jdp.data.mnist": {"data_dir": Lazy(_mnist_folder)},
+  "jdp.data.load": {
+    "name": "adult",
+    "data_dir": Lazy(_adult_folder),
+    "data_file": Lazy(_arrays_file),
+  },
   "jdp.data.pack": {
     "users": [np.arange(5), np.arange(5, 12)],
     "names": ["ann", "bo"],
