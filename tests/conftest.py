@@ -89,6 +89,7 @@ def undone(monkeypatch):
   # Imported here, as few tests need them.
   from jdp import events
   from jdp.accounting import registration
+  from jdp.events.base import EVENT_TYPES
   from jdp.mechanisms import registry as mechanisms
   from jdp.queries import registry as queries
 
@@ -99,10 +100,10 @@ def undone(monkeypatch):
   monkeypatch.setattr(registration, "_RULES", {})
   monkeypatch.setattr(registration, "_QUERIES", dict(registration._QUERIES))
   monkeypatch.setattr(registration, "_SAMPLINGS", dict(registration._SAMPLINGS))
-  known = set(events.EVENT_TYPES)
+  known = set(EVENT_TYPES)
   yield
-  for name in set(events.EVENT_TYPES) - known:
-    del events.EVENT_TYPES[name]
+  for name in set(EVENT_TYPES) - known:
+    del EVENT_TYPES[name]
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -13,7 +13,8 @@ import optax
 import pytest
 
 from jdp import accounting, data, models, queries, sampling, transforms
-from jdp.events import EVENT_TYPES, GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events.base import EVENT_TYPES
 from jdp.federated import (
   client_dropout,
   dropout,

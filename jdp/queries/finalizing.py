@@ -3,7 +3,7 @@
 import jax
 
 from jdp import random
-from jdp.events import SumQueryEvent
+from jdp.events.queries import SumQueryEvent
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken
 
 

@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 
 from jdp import _validate, random
 from jdp._arguments import checked
-from jdp.events import CyclicPoissonSampling, MinSeparationSampling, SamplingEvent
+from jdp.events import CyclicPoissonSampling, MinSeparationSampling
+from jdp.events.sampling import SamplingEvent
 from jdp.random.words import words
 from jdp.sampling.base import (
   Sample,

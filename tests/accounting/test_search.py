@@ -31,12 +31,12 @@ from jdp.events import (
   PureRelease,
   RandomizedResponse,
   Round,
-  SamplingEvent,
   ShuffledBatches,
   SkellamSum,
-  SumQueryEvent,
   WeightedAverage,
 )
+from jdp.events.queries import SumQueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 from tests.helpers import random_ledgers

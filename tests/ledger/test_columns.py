@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jdp.events import EventBase, GaussianSum, PoissonSampling, Round
+from jdp.events.base import EVENT_TYPES
 from jdp.ledger import from_json, to_json
 from jdp.ledger.json_form import from_forms, to_forms
 from tests.helpers.example_events import EVENTS
@@ -94,7 +95,7 @@ def test_an_event_of_ones_own_is_made_by_its_constructor(monkeypatch):
   from jdp import events
 
   # Before the class is made, so that undoing it leaves no such event to other tests.
-  monkeypatch.setitem(events.EVENT_TYPES, "Ratio", object)
+  monkeypatch.setitem(EVENT_TYPES, "Ratio", object)
 
   @events.base.event
   class Ratio(EventBase):

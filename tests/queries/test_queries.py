@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdp import ledger
-from jdp.events import NO_NUMBER, GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.events.base import NO_NUMBER
 from jdp.queries import average, gaussian_sum, no_privacy
 from tests.helpers import statistical
 

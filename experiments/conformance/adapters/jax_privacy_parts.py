@@ -30,6 +30,7 @@ from jdp.conformance import (
   Sampling,
 )
 from jdp.conformance.protocol import Part, Plan
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 
 _STDDEV, _SIZE, _ROUNDS = 2.0, 4096, 4
@@ -121,7 +122,7 @@ def _samplings() -> Iterator[Part]:
   cyclic, partitions = batch_selection.CyclicPoissonSampling, batch_selection.PartitionType
   poisson = events.PoissonSampling(0.3)
   rounds = 2**20  # more than are drawn
-  cases: list[tuple[str, Callable[[int], Any], events.SamplingEvent]] = [
+  cases: list[tuple[str, Callable[[int], Any], SamplingEvent]] = [
     ("CyclicPoissonSampling", lambda n: cyclic(0.3, n), poisson),
     (
       "CyclicPoissonSampling(cycle_length=3)",

@@ -43,7 +43,8 @@ from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.pld.aims import Term
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.registration import parts_of, query_analysis, sampling_analysis
-from jdp.events import QueryEvent, Round
+from jdp.events import Round
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import Relation
 
 

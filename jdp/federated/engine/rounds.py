@@ -24,7 +24,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp._dispatch import waits_for
-from jdp.events import Event, LocalRelease, Round
+from jdp.events import LocalRelease, Round
+from jdp.events.rounds import Event
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import default_chunk_size, unrounded_cohort_sum
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort

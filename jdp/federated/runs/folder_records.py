@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jdp import _distribution, random
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.federated.runs.digest import digest
 from jdp.federated.runs.environment import environment
 from jdp.federated.runs.released import Released

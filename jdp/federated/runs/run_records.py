@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.ledger import Ledger, unstack
 from jdp.ledger.value import marked_exposed, refuse_two_caps
 

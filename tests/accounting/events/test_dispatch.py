@@ -10,8 +10,9 @@ import pathlib
 
 import pytest
 
-from jdp import accounting, events
+from jdp import accounting
 from jdp.accounting.families import base, gaussian, releases
+from jdp.events.base import EVENT_TYPES
 
 FOLDER = pathlib.Path(accounting.__file__).parent
 EXCEPTED = {
@@ -25,9 +26,7 @@ FAMILIES = {
   for name, value in vars(module).items()
   if isinstance(value, base.Family)
 }
-KINDS = {
-  kind.__name__ for kind in events.EVENT_TYPES.values() if kind.__module__.startswith("jdp.")
-}
+KINDS = {kind.__name__ for kind in EVENT_TYPES.values() if kind.__module__.startswith("jdp.")}
 NAMES = FAMILIES | KINDS | (UNIONS - {"EventBase"})  # one event, or several of them, is no decision
 LONGEST = 300
 

@@ -35,13 +35,13 @@ from jdp.events import (
   RandomAllocation,
   RandomizedResponse,
   Round,
-  SamplingEvent,
   ShuffledBatches,
   SkellamSum,
-  SumQueryEvent,
   TruncatedPoissonSampling,
   WeightedAverage,
 )
+from jdp.events.queries import SumQueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, subsampled_gaussian
 
