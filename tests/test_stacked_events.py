@@ -23,12 +23,12 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   gradient_step,
-  initial_values,
   iterative_training,
   local_sgd,
   private_federated,
 )
 from jdp.federated.engine.rounds import block, events_by_round
+from jdp.federated.iterative import initial_values
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load, unstack
 from jdp.mechanisms import priv_unit

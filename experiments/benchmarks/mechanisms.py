@@ -22,7 +22,8 @@ from jdp import mechanisms
 from jdp.accounting.local.compressed_priv_unit import information, shortest_law
 from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.accounting.local.priv_unit_g import optimal_gaussian_cap
-from jdp.federated import client_mesh, replicate
+from jdp.federated import client_mesh
+from jdp.federated.engine.rounds import replicate
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import registry
 from jdp.numerics.hadamard import hadamard_transform

@@ -28,7 +28,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
-from jdp.federated.dropout import DropoutModel, stage_counts
+from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
 from jdp.queries.distributed.calibrated_integers import IntegerSum
 from jdp.queries.distributed.float_sums import DistributedSum
 

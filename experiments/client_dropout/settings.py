@@ -19,6 +19,7 @@ from jdp import _validate, accounting
 from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
+from jdp.federated.dropout.dropout_models import DropoutModel
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.numerics import vectors
@@ -318,7 +319,7 @@ def num_calibrations(query: DistributedSum | IntegerSum) -> int:
 
 def dropout_of(
   options: Any, problem: LearningProblem, name: str, rate: float, calibrations: int
-) -> dropout.DropoutModel:
+) -> DropoutModel:
   """Who is lost before the report and before so many calibrations."""
   n = problem.num_users
   make = {

@@ -39,8 +39,6 @@ from jdp.events import LocalRelease
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import (
   ClientUpdate,
-  Passes,
-  average_model,
   average_predictions,
   draw_and_discard,
   exact_update,
@@ -50,6 +48,8 @@ from jdp.federated.draw_and_discard import (
   server_batching,
 )
 from jdp.federated.draw_and_discard.client_updates import Gradient
+from jdp.federated.draw_and_discard.instance_server import average_model
+from jdp.federated.draw_and_discard.update_stream import Passes
 from jdp.guarantees import rounded_up
 from jdp.models import GLM, glm
 

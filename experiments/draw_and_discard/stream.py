@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from experiments.draw_and_discard.diagnostics import adversary_2, training_loss
 from jdp.federated import FederatedAlgorithm
-from jdp.federated.draw_and_discard import ClientUpdate, Passes, spread_instances
+from jdp.federated.draw_and_discard import ClientUpdate, spread_instances
+from jdp.federated.draw_and_discard.update_stream import Passes
 from jdp.models import Loss
 
 PyTree = Any

@@ -20,11 +20,11 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   per_layer_clipping,
-  replicate,
   rounds,
-  shard,
   train,
 )
+from jdp.federated.engine.rounds import replicate
+from jdp.federated.engine.sharded import shard
 from jdp.random import seeded_key
 from tests.helpers.processes import two_process_scripts, two_processes_correlated
 

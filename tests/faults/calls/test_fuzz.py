@@ -59,7 +59,6 @@ FOUND = (
   ("data.partition_dirichlet", {"labels": "int64"}),
   ("data.private_vocabulary", {"noise_multiplier": "1e-320"}),
   ("data.text_users", {"tokens_per_user": "10**400"}),
-  ("federated.shard", {"data": "an array of objects"}),
   ("matrix_factorization.choose_strategy", {"target_epsilon": "infinity"}),
   ("models.validate", {"dtype": "a bfloat16 of JAX"}),
   ("queries.discrete_sum", {"record": "an empty array"}),

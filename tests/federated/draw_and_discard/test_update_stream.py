@@ -13,16 +13,15 @@ from jdp.data import Examples
 from jdp.events import LocalRelease
 from jdp.federated import train
 from jdp.federated.draw_and_discard import (
-  average_model,
   average_predictions,
   client_updates,
   draw_and_discard,
   draw_and_discard_process,
-  instances,
   spread_instances,
 )
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
 from jdp.federated.draw_and_discard.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard.instance_server import average_model, instances
 from jdp.federated.draw_and_discard.update_stream import arrivals, passes
 from jdp.models.generalised_linear import glm
 from tests.helpers import statistical

@@ -19,12 +19,12 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   gradient_step,
-  initial_values,
   iterative_training,
   no_improvement,
   private_federated,
   train,
 )
+from jdp.federated.iterative import initial_values
 
 USERS, ROUNDS, STOP = 6, 4, 2
 _rng = np.random.default_rng(0)
