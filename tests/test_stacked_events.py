@@ -30,7 +30,8 @@ from jdp.federated import (
 from jdp.federated.engine.rounds import block, events_by_round
 from jdp.federated.iterative import initial_values
 from jdp.guarantees import PureDP
-from jdp.ledger import DurableLedger, Ledger, load, unstack
+from jdp.ledger import DurableLedger, Ledger, load
+from jdp.ledger.unstacking import unstack
 from jdp.mechanisms import priv_unit
 from jdp.models.batch_norm import batch_norm_cnn
 

@@ -16,7 +16,7 @@ import optax
 
 from jdp import conformance, queries, sampling
 from jdp import matrix_factorization as mf
-from jdp.accounting.draw_and_discard import snapshot_epsilon
+from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 from jdp.data import Examples
 from jdp.federated import (
   add_updates,

@@ -51,7 +51,8 @@ from jdp.federated.draw_and_discard.client_updates import Gradient
 from jdp.federated.draw_and_discard.instance_server import average_model
 from jdp.federated.draw_and_discard.update_stream import Passes
 from jdp.guarantees import rounded_up
-from jdp.models import GLM, glm
+from jdp.models import glm
+from jdp.models.generalised_linear import GLM
 
 PyTree = Any
 _count = partial(_validate.integer, 1)

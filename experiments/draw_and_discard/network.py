@@ -15,7 +15,7 @@ PyTree = Any
 
 
 class Network(NamedTuple):
-  """A network as pure functions, with the names of `jdp.models.GLM`.
+  """A network as pure functions, with the names of `jdp.models.generalised_linear.GLM`.
 
   Attributes:
     init: key -> parameters.

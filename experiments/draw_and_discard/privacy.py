@@ -30,7 +30,7 @@ from jdp.accounting.draw_and_discard.later_updates import (
 from jdp.accounting.draw_and_discard.lineage import probability_gone
 from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
-from jdp.ledger import from_json
+from jdp.ledger.json_form import from_json
 
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
 # The index, in `adversary_statements`, of the statement about all of a user's reports.

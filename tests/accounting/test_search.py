@@ -210,10 +210,10 @@ def test_the_whole_process_stays_below_500_megabytes():
   script = """
 import math
 from jdp import accounting
-from jdp.accounting import draw_and_discard
 from jdp.accounting.draw_and_discard import lineage
+from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 accounting.shuffled_epsilon(1.0, 10**15, 1e-6)
-draw_and_discard.snapshot_epsilon(1.0, 1e-6, 20, 10**6, later="data_independent")
+snapshot_epsilon(1.0, 1e-6, 20, 10**6, later="data_independent")
 for call in (
   lambda: lineage.num_descendants(10**9, 10),
   lambda: lineage.updates_along_line(20, 10**12),

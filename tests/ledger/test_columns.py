@@ -8,8 +8,7 @@ import pytest
 
 from jdp.events import EventBase, GaussianSum, PoissonSampling, Round
 from jdp.events.base import EVENT_TYPES
-from jdp.ledger import from_json, to_json
-from jdp.ledger.json_form import from_forms, to_forms
+from jdp.ledger.json_form import from_forms, from_json, to_forms, to_json
 from tests.helpers.example_events import EVENTS
 
 BAD = [-1, -0.5, 0, 0.0, 0.5, 1e308, float("inf"), float("nan"), None, True]

@@ -27,6 +27,7 @@ from jdp.data.text import UserText
 from jdp.data.vocabulary import BOS, UNK, Vocabulary, vocabulary_event, words
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
+from jdp.models.language.recurrent import LanguageModel
 
 PyTree = Any
 _HEADS = (10, 50, 100)
@@ -141,7 +142,7 @@ def _make_problem(
   return with_public_start(problem, options, lambda: cut(public, max_tokens=None), **training)
 
 
-def make_model(options: Any, size: int) -> models.LanguageModel:
+def make_model(options: Any, size: int) -> LanguageModel:
   """The language model that the options ask for, of so many words.
 
   Raises:
@@ -253,7 +254,7 @@ def divide(users: Sequence[UserText], options: Any) -> Split:
 
 def _facts(
   options: Any,
-  model: models.LanguageModel,
+  model: LanguageModel,
   vocabulary: Vocabulary,
   test: Examples,
   num_tested: int,
@@ -286,7 +287,7 @@ def _facts(
 
 
 def _prediction_parts(
-  model: models.LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
+  model: LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
 ) -> Iterator[Part]:
   """The models' predictions: the frequency of predicted words, and examples."""
   yield head_words(model, test, params_of)
@@ -305,7 +306,7 @@ def _prediction_parts(
   )
 
 
-def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
+def head_words(model: LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
   """The share of tokens by how many of ten predicted words are among the most frequent."""
   # A sample of the test's sequences is enough for the shares, and ten predictions are costly.
   apart = max(1, test.labels.size // _HEAD_TOKENS)

@@ -16,7 +16,6 @@ from jdp.accounting.draw_and_discard.adversaries import (
   published_average,
   published_lemma,
 )
-from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 
 __all__ = [
   "channel_listener",
@@ -25,5 +24,4 @@ __all__ = [
   "opportunistic_threat",
   "published_average",
   "published_lemma",
-  "snapshot_epsilon",
 ]

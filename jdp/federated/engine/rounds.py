@@ -32,7 +32,7 @@ from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.sharded import one_client
 from jdp.federated.engine.shared_programs import shared
 from jdp.guarantees import Relation, Unit
-from jdp.ledger import unstack
+from jdp.ledger.unstacking import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.finalizing import finalized

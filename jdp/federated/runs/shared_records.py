@@ -16,7 +16,8 @@ from jax.experimental import multihost_utils
 from jdp.events.rounds import Event
 from jdp.federated.runs.digest import is_key, to_data
 from jdp.federated.runs.run_records import MemoryRecords, Records
-from jdp.ledger import Ledger, from_json, to_json
+from jdp.ledger import Ledger
+from jdp.ledger.json_form import from_json, to_json
 
 PyTree = Any
 Made = TypeVar("Made")

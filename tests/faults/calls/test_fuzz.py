@@ -21,7 +21,6 @@ FOUND = (
   ("models.validate", {"dtype": "an empty string"}),
   ("accounting.draw_and_discard.opportunistic_threat", {"num_instances": "10**400"}),
   ("accounting.draw_and_discard.published_average", {"num_instances": "10**400"}),
-  ("accounting.draw_and_discard.snapshot_epsilon", {"num_instances": "10**400"}),
   ("matrix_factorization.choose_strategy", {"population": "10**400"}),
   ("federated.draw_and_discard.spread_instances", {"num_instances": "10**30"}),
   ("federated.draw_and_discard.spread_instances", {"num_instances": "2**31"}),
