@@ -36,6 +36,7 @@ from jdp.ledger.unstacking import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.finalizing import finalized
+from jdp.random import binding
 from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
@@ -189,7 +190,7 @@ def rounds(
     public = query.public(state.query)
     shared = (send(state.params, public), public)
     keys = (
-      random.bind(clients_key, shared),
+      binding.bind(clients_key, shared),
       client_key(jax.random.fold_in(data_key, state.round)),
     )
     size = chunk_size
