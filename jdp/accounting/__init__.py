@@ -21,7 +21,7 @@ guarantees.
 
 from jdp.accounting import queries, samplings  # noqa: F401  # they register their analyses
 from jdp.accounting.accountant import ACCOUNTANTS, delta, epsilon, epsilon_interval
-from jdp.accounting.analysis import Attained, Pattern, QueryAnalysis, SamplingAnalysis, Turns
+from jdp.accounting.analysis import Attained, QueryAnalysis, SamplingAnalysis, Turns
 from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.accounting.calibration import (
   calibrate_cohort,
@@ -53,7 +53,6 @@ from jdp.accounting.statements.trade_off_curves import attacker_gain, trade_off
 __all__ = [
   "ACCOUNTANTS",
   "Attained",
-  "Pattern",
   "QueryAnalysis",
   "SamplingAnalysis",
   "Turns",

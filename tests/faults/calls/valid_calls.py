@@ -941,7 +941,6 @@ BY_FUNCTION = {
   "jdp.mechanisms.l2_laplace": {"shape": (2,)},
   "jdp.mechanisms.compressed_priv_unit": {"table_key": _KEY, "bits": 6},
   "jdp.mechanisms.fast_proj_unit": {"rotation_key": _KEY},
-  "jdp.mechanisms.proj_unit": {"projection_key": _KEY},
   "jdp.mechanisms.on_grid": {"spacing": 0.5, "unbiased": False},
   "jdp.mechanisms.priv_unit": {"epsilon": 4.0, "gamma": 0.1},
   "jdp.mechanisms.priv_unit_linf": {"epsilon": 4.0, "kappa": 1},
