@@ -283,7 +283,10 @@ def _audit(options: argparse.Namespace) -> int:
   # The others wait for none of these.
   import jax
 
-  from jdp import conformance, mechanisms, queries
+  from jdp import mechanisms, queries
+  from jdp.conformance.auditing import Subject, audit_all
+  from jdp.conformance.queries import registered_query_subjects
+  from jdp.conformance.subjects import sharpest_subject
 
   local, sums = mechanisms.registry.registered(), queries.registry.registered()
   names = options.names or [*local, *sums]
@@ -292,14 +295,14 @@ def _audit(options: argparse.Namespace) -> int:
       f"Expected registered names, got {', '.join(unknown)}; choose from "
       f"{', '.join(sorted({*local, *sums}))}."
     )
-  subjects: dict[str, conformance.Subject] = {}
+  subjects: dict[str, Subject] = {}
   for name in names:
     if name in local:
-      subjects[f"{name}, per value"] = conformance.sharpest_subject(name, 1.0)
+      subjects[f"{name}, per value"] = sharpest_subject(name, 1.0)
     if name in sums:
-      found = conformance.registered_query_subjects(name)
+      found = registered_query_subjects(name)
       subjects |= {f"{name}, {relation}": subject for relation, subject in found.items()}
-  audits = conformance.audit_all(
+  audits = audit_all(
     subjects,
     jax.random.key(options.seed),
     num_samples=options.samples,

@@ -51,7 +51,7 @@ from jax.sharding import Mesh
 
 from jdp._arguments import checked
 from jdp._dispatch import waits_for
-from jdp.events import SumQueryEvent
+from jdp.events.queries import SumQueryEvent
 from jdp.federated.engine.cohort import unrounded_cohort_sum
 from jdp.federated.engine.sharded import ShardedClients, check_clients, client_data
 from jdp.numerics.compensated import sum_rows

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 
-from jdp import random
 from jdp.queries import gaussian
+from jdp.random import binding, draws
 
 # Programs, small ones too, are compiled once for all workers and the processes that tests start.
 _programs = tempfile.TemporaryDirectory(prefix="jdp-programs-")
@@ -44,16 +44,16 @@ def key():
 @pytest.fixture
 def noise_draws(monkeypatch):
   """Sums' draws of noise during the test: (data of the key, how many arrays it fills)."""
-  draws, normal_like = [], random.normal_like
+  drawn, normal_like = [], draws.normal_like
 
   def recorded(key, tree):
     if not isinstance(key, jax.core.Tracer):  # to trace is not to draw
       data = tuple(np.asarray(jax.random.key_data(key)).tolist())
-      draws.append((data, len(jax.tree.leaves(tree))))
+      drawn.append((data, len(jax.tree.leaves(tree))))
     return normal_like(key, tree)
 
-  monkeypatch.setattr(random, "normal_like", recorded)
-  return draws
+  monkeypatch.setattr(draws, "normal_like", recorded)
+  return drawn
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def undithered():
   """
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(gaussian, "dithered", lambda key, tree, spacing: tree)
-    patch.setattr(random, "bind", lambda key, hidden: key)
+    patch.setattr(binding, "bind", lambda key, hidden: key)
     yield
 
 
@@ -89,6 +89,7 @@ def undone(monkeypatch):
   # Imported here, as few tests need them.
   from jdp import events
   from jdp.accounting import registration
+  from jdp.events.base import EVENT_TYPES
   from jdp.mechanisms import registry as mechanisms
   from jdp.queries import registry as queries
 
@@ -99,10 +100,10 @@ def undone(monkeypatch):
   monkeypatch.setattr(registration, "_RULES", {})
   monkeypatch.setattr(registration, "_QUERIES", dict(registration._QUERIES))
   monkeypatch.setattr(registration, "_SAMPLINGS", dict(registration._SAMPLINGS))
-  known = set(events.EVENT_TYPES)
+  known = set(EVENT_TYPES)
   yield
-  for name in set(events.EVENT_TYPES) - known:
-    del events.EVENT_TYPES[name]
+  for name in set(EVENT_TYPES) - known:
+    del EVENT_TYPES[name]
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

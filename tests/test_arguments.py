@@ -12,6 +12,7 @@ import pytest
 
 from jdp import _arguments, accounting, events, guarantees, ledger, mechanisms, queries, sampling
 from jdp._arguments import Arrays, Matrix, Rows, Scalar, Vector, checked, shown
+from jdp.events.base import EVENT_TYPES
 
 LOW = (np.float16, ml_dtypes.bfloat16, np.float32, jnp.bfloat16, jnp.float16)
 
@@ -212,7 +213,7 @@ def test_registered_events_are_queries_too():
     with pytest.raises(ValueError, match="Expected scale to be a number"):
       TestedRelease("x")
   finally:
-    events.EVENT_TYPES.pop("TestedRelease")
+    EVENT_TYPES.pop("TestedRelease")
     events.queries._REGISTERED.pop()
 
 

@@ -10,6 +10,7 @@ import pytest
 import jdp
 from jdp import _distribution, accounting, events, guarantees, ledger, mechanisms
 from jdp.command_line import main
+from jdp.events.base import EVENT_TYPES
 from jdp.mechanisms import registry
 
 POPULATION = "plan --population 10000 --delta 1e-5 "
@@ -130,7 +131,7 @@ def test_a_strangers_registrations_are_imported(capsys, monkeypatch, tmp_path, u
   assert main(["audit", "mine"]) == 2
   assert main(["audit", "mine", "--import=my_package", "--samples", "2000"]) == 0
   assert "mine, per value" in capsys.readouterr().out
-  event = events.EVENT_TYPES["MySum"](2.0)
+  event = EVENT_TYPES["MySum"](2.0)
   run = ledger.Ledger().append(events.Round(events.PoissonSampling(0.1), event))
   run.save("ledger.jsonl")
   assert main(["epsilon", "ledger.jsonl", "--delta", "1e-5", "--import=my_package"]) == 0

@@ -76,6 +76,13 @@ def test_every_public_name_has_a_docstring():
   assert len(public_names.all_names()) > 400
 
 
+def test_the_reference_has_the_classes_of_results_that_no_package_exports():
+  names = public_names.all_names()
+  assert "jdp.queries.distributed.float_sums.DistributedSum" in names  # distributed_sum returns it
+  assert "jdp.queries.distributed.float_sums.RoundEvents" in names  # which that makes
+  assert not any("._" in name for name in names)
+
+
 def test_the_reference_begins_with_what_a_package_mentions_first():
   (_, names), *_ = public_names.sections("jdp.federated")
   first = [one.name.rpartition(".")[2] for one in names[:3]]

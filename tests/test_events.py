@@ -5,17 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.events import (
-  EVENT_TYPES,
-  NO_NUMBER,
-  GaussianSum,
-  LocalRelease,
-  NonPrivate,
-  PoissonSampling,
-  Round,
-)
+from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events.base import EVENT_TYPES, NO_NUMBER
 from jdp.guarantees import Observer, PureDP, Relation, Unit
-from jdp.ledger import Ledger, unstack
+from jdp.ledger import Ledger
+from jdp.ledger.unstacking import unstack
 from tests.helpers.example_events import EVENTS
 
 

@@ -27,6 +27,8 @@ from jdp.federated.engine.rounds import block
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
 from jdp.queries.base import taken
+from jdp.random.chacha import IMPLS, SECURE_IMPLS
+from jdp.random.keys import is_exposed, is_secure
 from tests.test_stacked_events import PROCEDURES, SAMPLER
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))
@@ -34,9 +36,9 @@ EXPOSED = dataclasses.replace(ROUND, key_exposed=True)
 SEEDED = {
   "threefry": lambda: jax.random.key(0),
   "seeded": lambda: random.seeded_key(0),
-  "seeded by JAX": lambda: jax.random.key(0, impl=random.IMPLS["chacha20"]),
+  "seeded by JAX": lambda: jax.random.key(0, impl=IMPLS["chacha20"]),
   "data of nobody knows where": lambda: jax.random.wrap_key_data(
-    np.zeros(8, np.uint32), impl=random.IMPLS["chacha8"]
+    np.zeros(8, np.uint32), impl=IMPLS["chacha8"]
   ),
 }
 KEYS = ((random.secure_key("chacha8"), False), (jax.random.key(0), True))
@@ -57,17 +59,17 @@ DERIVED = {
 @pytest.mark.sweep
 @pytest.mark.parametrize("derive", DERIVED.values(), ids=DERIVED)
 def test_what_is_derived_from_a_secure_key_is_secure_and_nothing_else_is(derive):
-  assert random.is_secure(derive(random.secure_key("chacha8")))
+  assert is_secure(derive(random.secure_key("chacha8")))
   for make in SEEDED.values():
-    assert not random.is_secure(derive(make()))
+    assert not is_secure(derive(make()))
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("impl", random.IMPLS)
+@pytest.mark.parametrize("impl", IMPLS)
 def test_the_type_of_a_secure_key_changes_no_bit_and_survives_storing(impl):
   key = random.secure_key(impl)
   again = random.restore_key(np.asarray(jax.random.key_data(key)), impl)
-  same_bits = jax.random.wrap_key_data(jax.random.key_data(key), impl=random.IMPLS[impl])
+  same_bits = jax.random.wrap_key_data(jax.random.key_data(key), impl=IMPLS[impl])
   assert (again.dtype == key.dtype, same_bits.dtype == key.dtype) == (True, False)
   drawn = [
     jax.random.bits(jax.random.fold_in(jax.random.split(k)[0], 3), (9,))
@@ -81,7 +83,7 @@ def test_no_seed_makes_a_secure_key():
   with pytest.raises(
     ValueError, match=r"Expected a secure_chacha20 key from jdp.random.secure_key, got a seed"
   ):
-    jax.random.key(0, impl=random.SECURE_IMPLS["chacha20"])
+    jax.random.key(0, impl=SECURE_IMPLS["chacha20"])
 
 
 def test_key_data_of_another_shape_are_refused():
@@ -92,10 +94,10 @@ def test_key_data_of_another_shape_are_refused():
 
 def test_a_key_is_exposed_by_its_type_or_by_being_the_datas():
   key, other = jax.random.split(random.secure_key("chacha8"))
-  assert random.is_exposed(jax.random.key(0)) is True
+  assert is_exposed(jax.random.key(0)) is True
   # static: known while tracing
-  assert random.is_exposed(key) is random.is_exposed(key, jax.random.key(0)) is False
-  compared = jax.jit(random.is_exposed)
+  assert is_exposed(key) is is_exposed(key, jax.random.key(0)) is False
+  compared = jax.jit(is_exposed)
   assert (bool(compared(key, other)), bool(compared(key, key))) == (False, True)
 
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-import jdp.random
 from jdp import transforms
 from jdp.mechanisms import priv_unit, stream_sum
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import gaussian_sum
 from jdp.queries import registry as queries
+from jdp.random import binding, discrete, draws
+from jdp.random.chacha import IMPLS
 from jdp.sampling import Sampler, poisson
 from tests.faults.calls.valid_calls import BY_NAME, public_functions, valid_arguments
 
@@ -27,20 +28,22 @@ SAMPLERS = {
   for name, function in public_functions().items()
   if inspect.signature(function).return_annotation is Sampler
 } | {"a small sample": partial(poisson, 5000, 1e-3)}
-DRAWS = [
-  name
-  for name in jdp.random.__all__
-  if inspect.isfunction(function := getattr(jdp.random, name))
+DRAWS = {
+  name: function
+  for module in (binding, discrete, draws)
+  for name, function in vars(module).items()
+  if inspect.isfunction(function)
+  and function.__module__ == module.__name__
+  and not name.startswith("_")
   and inspect.signature(function).parameters.keys() & {"key"}
-  and inspect.signature(function).return_annotation is not bool
-]
+}
 DRAW_ARGUMENTS = BY_NAME | {"hidden": 1.0, "tree": jnp.zeros(5), "shape": (5,)}
 
 
 def assert_each_device_computes_as_alone(function, *args, impl="threefry2x32"):
   """`args` are trees of arrays whose rows are the devices' own."""
   mesh = Mesh(np.array(jax.devices()[:DEVICES]), ("devices",))
-  key = jax.random.key(20181204, impl=jdp.random.IMPLS.get(impl, impl))
+  key = jax.random.key(20181204, impl=IMPLS.get(impl, impl))
   keys = jax.random.split(key, DEVICES)
 
   def computed(*row):
@@ -115,7 +118,7 @@ def test_samplers(name):
 @pytest.mark.parametrize("impl", ["threefry2x32", "chacha20"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws(name, impl):
-  function = getattr(jdp.random, name)
+  function = DRAWS[name]
   parameters = [p for p in inspect.signature(function).parameters if p in DRAW_ARGUMENTS]
   given = {p: DRAW_ARGUMENTS[p] for p in parameters if p != "key"}
   assert_each_device_computes_as_alone(lambda key: function(key, **given), impl=impl)

@@ -13,7 +13,8 @@ import optax
 import pytest
 
 from jdp import accounting, data, models, queries, sampling, transforms
-from jdp.events import EVENT_TYPES, GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
+from jdp.events.base import EVENT_TYPES
 from jdp.federated import (
   client_dropout,
   dropout,
@@ -22,14 +23,15 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   gradient_step,
-  initial_values,
   iterative_training,
   local_sgd,
   private_federated,
 )
 from jdp.federated.engine.rounds import block, events_by_round
+from jdp.federated.iterative import initial_values
 from jdp.guarantees import PureDP
-from jdp.ledger import DurableLedger, Ledger, load, unstack
+from jdp.ledger import DurableLedger, Ledger, load
+from jdp.ledger.unstacking import unstack
 from jdp.mechanisms import priv_unit
 from jdp.models.batch_norm import batch_norm_cnn
 

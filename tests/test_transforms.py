@@ -8,6 +8,7 @@ import pytest
 
 from jdp import ledger, queries, transforms
 from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.ledger.unstacking import unstack
 from jdp.numerics.compensated import add, rounded
 from jdp.sampling import Sample
 from tests.helpers import statistical
@@ -117,8 +118,8 @@ def test_scan_equals_a_loop_and_stacks_the_events(key):
     carry, event = one_step(carry, jax.tree.map(lambda x, t=t: x[t], steps))
     loop.append(event)
   assert_trees_close(scanned, carry[0])
-  stacked = ledger.unstack(events)
-  single = [ledger.unstack(event)[0] for event in loop]
+  stacked = unstack(events)
+  single = [unstack(event)[0] for event in loop]
   clips = [[event.query.parts[0].parts[1].clip_norm for event in run] for run in (stacked, single)]
   np.testing.assert_allclose(*clips, rtol=1e-6)
   assert len(set(clips[0])) == 3

@@ -16,6 +16,8 @@ from docs.site.paths import REPOSITORY
 from experiments.benchmarks import compilers, harness
 from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
 from jdp.conformance.queries import event_of
+from jdp.events.queries import SumQueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
 
@@ -88,9 +90,9 @@ def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 @functools.cache
-def query_events() -> dict[str, events.SumQueryEvent]:
+def query_events() -> dict[str, SumQueryEvent]:
   """An event of each type, as a registered query releases it."""
-  found: dict[str, events.SumQueryEvent] = {}
+  found: dict[str, SumQueryEvent] = {}
   for name, entry in queries.registry.registered().items():
     if type(event_of(name)).__name__ not in found:
       query = entry.make()
@@ -124,9 +126,7 @@ def refusals() -> str:
   return "\n".join(lines)
 
 
-def _cost(
-  sampled: events.SamplingEvent, query: events.SumQueryEvent, relation: Relation
-) -> float | str:
+def _cost(sampled: SamplingEvent, query: SumQueryEvent, relation: Relation) -> float | str:
   """The epsilon of one round at delta 1e-5, or why there is none."""
   run = Ledger().append(events.Round(sampled, query, relation))
   try:

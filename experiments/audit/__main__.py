@@ -52,6 +52,7 @@ from jdp.audits.canaries import (
 )
 from jdp.audits.one_run import OneRunAudit, audit_one_run
 from jdp.audits.one_run_f_dp import f_dp_bound, gaussian_curve, ledger_curve
+from jdp.conformance.auditing import audit_all
 from jdp.federated import gradient_step, private_federated
 from jdp.guarantees import rounded_down
 from jdp.ledger import Ledger, subsampled_gaussian
@@ -161,7 +162,7 @@ def audit_broken(options: AuditOptions) -> list[Local]:
 def audit_correlated_runs(options: AuditOptions) -> tuple[list[Local], list[Local]]:
   """Audits whole runs of each strategy, sound and broken; the rows share one confidence."""
   made = {**correlated_runs.SOUND, **correlated_runs.BROKEN}
-  found = conformance.audit_all(
+  found = audit_all(
     {name: correlated_runs.subject(make()) for name, make in made.items()},
     jax.random.key(options.seed),
     num_samples=options.num_runs,
@@ -175,7 +176,7 @@ def audit_correlated_runs(options: AuditOptions) -> tuple[list[Local], list[Loca
 def _audited(
   options: AuditOptions, subjects: dict[tuple[str, float], conformance.Subject]
 ) -> list[Local]:
-  found = conformance.audit_all(
+  found = audit_all(
     subjects,
     jax.random.key(options.seed),
     num_samples=options.num_samples,

@@ -16,10 +16,10 @@ import optax
 
 from jdp import conformance, queries, sampling
 from jdp import matrix_factorization as mf
-from jdp.accounting.draw_and_discard import snapshot_epsilon
+from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 from jdp.data import Examples
-from jdp.events import Event
 from jdp.events.queries import SumQueryEvent
+from jdp.events.rounds import Event
 from jdp.federated import (
   add_updates,
   client_dropout,

@@ -17,7 +17,7 @@ from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
 from jdp.audits.canaries import one_shot_estimate
 from jdp.audits.one_run import OneRunAudit
-from jdp.conformance import Audit
+from jdp.conformance.auditing import Audit
 from jdp.guarantees import rounded_down, rounded_up
 
 LOCAL_RESULTS = "local.json"

@@ -24,7 +24,8 @@ from jdp import federated, models, sampling
 from jdp.data import Examples
 from jdp.federated.engine.default_layout import asked_layout
 from jdp.federated.engine.ghost_norms import ghost_client
-from jdp.models import LanguageModel, Model
+from jdp.models import Model
+from jdp.models.language.recurrent import LanguageModel
 from jdp.queries.base import PyTree
 
 _CLIP_NORM = 1e-3  # of `clipped_sum`

@@ -21,7 +21,8 @@ from experiments.benchmarks.harness import Case, Row, benchmark, compared
 from experiments.conformance import adapters
 from experiments.runner.reports.tables import epsilon, table
 from jdp import accounting
-from jdp.conformance import Calibration, Plan, add_remove_ledger
+from jdp.conformance import Calibration
+from jdp.conformance.protocol import Plan, add_remove_ledger
 from jdp.events import BallsInBins, GaussianSum, PoissonSampling, Round, ShuffledBatches
 from jdp.federated import add_updates, rounds, train
 from jdp.federated.runs.budget import central_epsilon

@@ -21,18 +21,21 @@ from jdp import mechanisms
 from jdp.accounting.local.compressed_priv_unit import information, shortest_law
 from jdp.accounting.local.priv_unit import optimal_cap
 from jdp.accounting.local.priv_unit_g import optimal_gaussian_cap
-from jdp.federated import client_mesh, replicate
+from jdp.federated import client_mesh
+from jdp.federated.engine.rounds import replicate
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import registry
 from jdp.numerics.hadamard import hadamard_transform
 from jdp.queries.base import PyTree
+from jdp.random.chacha import IMPLS
+from jdp.random.discrete import discrete_laplace
 
 _DRAWS: dict[str, Callable[[jax.Array, tuple[int]], jax.Array]] = {
   "bits": jdp.random.bits,
   "laplace": jdp.random.laplace,
   "normal": jdp.random.normal,
   "discrete Gaussian, stddev 10": lambda key, shape: jdp.random.discrete_gaussian(key, 10, shape),
-  "discrete Laplace, scale 10": lambda key, shape: jdp.random.discrete_laplace(key, 10, shape),
+  "discrete Laplace, scale 10": lambda key, shape: discrete_laplace(key, 10, shape),
   "Skellam, variance 100": lambda key, shape: jdp.random.skellam(key, 100, shape),
 }
 
@@ -41,7 +44,7 @@ def generators() -> dict[str, jax.Array]:
   """A key of each generator, by name."""
   return {
     "default key": jax.random.key(0),
-    **{name: jdp.random.seeded_key(0, name) for name in jdp.random.IMPLS},
+    **{name: jdp.random.seeded_key(0, name) for name in IMPLS},
   }
 
 

@@ -21,7 +21,7 @@ from jdp.data import Examples
 from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.ghost_norms import ghost_client, gradient_forms
 from jdp.mechanisms import priv_unit, scalar_dp, separated
-from jdp.models.language.recurrent import embedded, recurrence
+from jdp.models.language.recurrent import LanguageModel, embedded, recurrence
 from jdp.models.language.word_losses import cross_entropies, weighted_cross_entropy
 from jdp.numerics import vectors
 from jdp.queries.base import PyTree
@@ -92,7 +92,7 @@ def _temporary(program: jax.stages.Compiled) -> int:
 
 
 def _tokens(
-  model: models.LanguageModel,
+  model: LanguageModel,
   loss: models.Loss,
   updates: Mapping[str, federated.LocalUpdate],
   words: int,
@@ -387,7 +387,7 @@ def _facts(name: str, layer: jdp_layers.Layer) -> tuple[Row, dict[str, int]]:
   return facts, {case: _temporary(program) for case, program in programs.items()}
 
 
-def _networks() -> dict[str, models.LanguageModel]:
+def _networks() -> dict[str, LanguageModel]:
   """The transformer, all of it and its adapters alone."""
   plain, adapted = (
     models.transformer(_WORDS, max_length=_LENGTH, width=128, adapter_rank=rank)
@@ -401,7 +401,7 @@ def _networks() -> dict[str, models.LanguageModel]:
 
 
 def _step_rows(
-  name: str, model: models.LanguageModel, examples: int | None, clients: int, rounds: int
+  name: str, model: LanguageModel, examples: int | None, clients: int, rounds: int
 ) -> Iterator[Row]:
   """The rows of one step: of users with so many examples, or of examples (None)."""
   loss = models.next_word_loss(model)

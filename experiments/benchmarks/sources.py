@@ -17,6 +17,7 @@ from matplotlib import pyplot as plt
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Row, benchmark
 from jdp import data, models
+from jdp.data.vocabulary import Vocabulary
 from jdp.federated import dp_fedavg, train
 from jdp.queries.base import PyTree
 
@@ -166,7 +167,7 @@ def _numbers(folder: pathlib.Path, users: int, threads: int) -> tuple[PyTree, mo
 
 def _stackoverflow(folder: pathlib.Path, users: int) -> tuple[PyTree, models.Loss, PyTree]:
   """(clients, loss, parameters) of the LSTM, for users of at most 640 tokens."""
-  words = data.Vocabulary(tuple(_word_list()))
+  words = Vocabulary(tuple(_word_list()))
   texts = data.stackoverflow(folder / "stackoverflow.sqlite")[:users]
   source = data.text_source(words, texts, tokens_per_user=20 * _MOST, unroll=20)
   clients = data.clients_from_source(

@@ -23,10 +23,11 @@ from experiments.benchmarks.harness import Case, Row, benchmark, compared, compi
 from experiments.benchmarks.peers import jdp_rounds, serve
 from experiments.runner.reports.tables import table
 from jdp import data, mechanisms, models, queries, random, sampling, transforms
-from jdp.federated import client_mesh, cohort_sum, gradient_step, replicate
+from jdp.federated import client_mesh, cohort_sum, gradient_step
 from jdp.federated.draw_and_discard import draw_and_discard_process, spread_instances
 from jdp.federated.draw_and_discard.client_updates import ClientUpdate, exact_update, laplace_update
 from jdp.federated.draw_and_discard.update_stream import arrivals
+from jdp.federated.engine.rounds import replicate
 from jdp.models.generalised_linear import glm
 from jdp.queries.base import PyTree
 

@@ -30,8 +30,7 @@ from jdp.matrix_factorization import Strategy, banded_toeplitz, identity, square
 from jdp.numerics import vectors
 from jdp.queries import SumQuery, correlated_integers
 from jdp.queries.base import PyTree, State
-from jdp.queries.distributed import CorrelatedIntegers
-from jdp.queries.distributed.correlated_integer_sums import on_lattice
+from jdp.queries.distributed.correlated_integer_sums import CorrelatedIntegers, on_lattice
 
 NOISES = {"independent": identity, "correlated": banded_toeplitz}
 LOST = ("for good, at any time", "for five rounds at a time", "anew in each round")

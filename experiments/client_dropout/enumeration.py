@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from jdp.queries.distributed import CorrelatedIntegers
+from jdp.queries.distributed.correlated_integer_sums import CorrelatedIntegers
 
 Rounding = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 

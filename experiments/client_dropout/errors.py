@@ -29,9 +29,10 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
-from jdp.federated.dropout import DropoutModel, stage_counts
+from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
 from jdp.queries.base import PyTree
-from jdp.queries.distributed import DistributedSum, IntegerSum
+from jdp.queries.distributed.calibrated_integers import IntegerSum
+from jdp.queries.distributed.float_sums import DistributedSum
 
 DRAWS = 1000  # rounds of which losses are averaged
 NOISES = 3  # rounds of which the noise is measured

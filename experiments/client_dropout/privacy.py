@@ -16,7 +16,7 @@ from experiments.runner.reports.tables import percent, table
 from jdp import accounting
 from jdp.guarantees import rounded_up
 from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
-from jdp.queries.distributed import DistributedSum
+from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.queries.distributed.integer_sums import plan_grid
 
 Z, ROUNDS, DELTA, CLIENTS = 144.49, 1500, 1e-5, 1000

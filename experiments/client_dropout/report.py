@@ -29,7 +29,8 @@ from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
-from jdp.events import DistributedGaussianSum, QueryEvent, Round, SkellamSum
+from jdp.events import DistributedGaussianSum, Round, SkellamSum
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import Observer, rounded_up
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.base import PyTree

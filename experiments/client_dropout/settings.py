@@ -20,6 +20,7 @@ from jdp import accounting
 from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import LocalUpdate, dropout, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
+from jdp.federated.dropout.dropout_models import DropoutModel
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.numerics import vectors
@@ -33,7 +34,8 @@ from jdp.queries import (
   uncalibrated,
 )
 from jdp.queries.base import PyTree
-from jdp.queries.distributed import DistributedSum, IntegerSum
+from jdp.queries.distributed.calibrated_integers import IntegerSum
+from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.queries.distributed.integer_sums import Grid, plan_grid
 from jdp.queries.distributed.noise_schemes import NoiseScheme
 
@@ -217,7 +219,7 @@ def num_calibrations(query: DistributedSum | IntegerSum) -> int:
 
 def dropout_of(
   options: DropoutOptions, problem: LearningProblem, name: str, rate: float, calibrations: int
-) -> dropout.DropoutModel:
+) -> DropoutModel:
   """Who is lost before the report and before so many calibrations."""
   n = problem.num_users
   make = {

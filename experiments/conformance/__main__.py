@@ -22,7 +22,8 @@ from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
 from jdp import conformance
-from jdp.conformance import Finding, Verdict
+from jdp.conformance.protocol import Finding, Verdict
+from jdp.conformance.suite import check_part
 
 
 class Checked(NamedTuple):
@@ -79,7 +80,7 @@ def check_library(options: ConformanceOptions, library: str) -> Checked:
 
 def hunt(options: ConformanceOptions) -> list[Hunted]:
   """What the kit says about each fault, and about the same part without it."""
-  check = partial(conformance.check_part, seed=options.seed, error=options.error)
+  check = partial(check_part, seed=options.seed, error=options.error)
   return [
     Hunted(name, *(conformance.failures(check(part)) for part in fault))
     for name, fault in broken.faults().items()

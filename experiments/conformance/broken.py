@@ -23,11 +23,9 @@ from jdp.conformance import (
   Clip,
   MatrixStrategy,
   Noise,
-  Part,
-  Plan,
   Sampling,
-  add_remove_ledger,
 )
+from jdp.conformance.protocol import Part, Plan, add_remove_ledger
 from jdp.guarantees import Relation
 from jdp.matrix_factorization import banded_toeplitz
 

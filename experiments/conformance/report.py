@@ -6,7 +6,7 @@ from typing import NamedTuple
 from experiments.conformance import results
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import table
-from jdp.conformance import Finding, Verdict
+from jdp.conformance.protocol import Finding, Verdict
 
 
 class Hunted(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from experiments.runner import files
 from experiments.runner.files import Json, Row
 from experiments.runner.reports.tables import table
-from jdp.conformance import Finding, Verdict
+from jdp.conformance.protocol import Finding, Verdict
 
 PATH = pathlib.Path(__file__).parent / "results.json"
 FINDINGS = "findings.json"

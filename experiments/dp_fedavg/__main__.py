@@ -42,6 +42,7 @@ from experiments.runner.runs.layouts import Make
 from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
 from experiments.runner.runs.workdir import Workdir
 from jdp import data, sampling
+from jdp.data.packed import PackedUsers
 from jdp.federated import example_gradient, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Relation, Unit
@@ -154,9 +155,9 @@ def make_rows(options: DPFedAvgOptions, problem: LearningProblem) -> list[Varian
   return rows
 
 
-def as_examples(clients: data.Examples | data.PackedUsers) -> data.Examples:
+def as_examples(clients: data.Examples | PackedUsers) -> data.Examples:
   """All users' examples in a row, without padding."""
-  if isinstance(clients, data.PackedUsers):
+  if isinstance(clients, PackedUsers):
     rows = clients.examples
   else:
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), clients)

@@ -38,7 +38,8 @@ from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
-from jdp.events import GaussianSum, GroupedSums, QueryEvent, Round, WeightedAverage
+from jdp.events import GaussianSum, GroupedSums, Round, WeightedAverage
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import Unit, rounded_up
 
 

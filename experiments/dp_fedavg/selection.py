@@ -28,7 +28,8 @@ from experiments.runner.runs.sweep import Setting, public_key
 from experiments.runner.runs.workdir import Workdir, noise_key
 from jdp import accounting
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.federated import RunFolder, evaluate_users, private_sweep, train
+from jdp.federated import evaluate_users, private_sweep, train
+from jdp.federated.runs.run_folder import RunFolder
 from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.models import Loss

@@ -37,7 +37,6 @@ from jdp.events import LocalRelease
 from jdp.federated import FederatedAlgorithm
 from jdp.federated.draw_and_discard import (
   ClientUpdate,
-  average_model,
   average_predictions,
   draw_and_discard,
   exact_update,
@@ -47,8 +46,10 @@ from jdp.federated.draw_and_discard import (
   server_batching,
 )
 from jdp.federated.draw_and_discard.client_updates import Gradient
+from jdp.federated.draw_and_discard.instance_server import average_model
 from jdp.guarantees import rounded_up
-from jdp.models import GLM, glm
+from jdp.models import glm
+from jdp.models.generalised_linear import GLM
 from jdp.queries.base import PyTree
 
 

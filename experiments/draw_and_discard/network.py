@@ -14,7 +14,7 @@ from jdp.queries.base import PyTree
 
 
 class Network(NamedTuple):
-  """A network as pure functions, with the names of `jdp.models.GLM`.
+  """A network as pure functions, with the names of `jdp.models.generalised_linear.GLM`.
 
   Attributes:
     init: key -> parameters.

@@ -16,13 +16,13 @@ from experiments.runner.reports.tables import table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard import (
-  Statement,
   channel_listener,
   internal_threat,
   opportunistic_threat,
   published_average,
   published_lemma,
 )
+from jdp.accounting.draw_and_discard.adversaries import Statement
 from jdp.accounting.draw_and_discard.later_updates import (
   LaterUpdates,
   known_of_steps,
@@ -31,7 +31,7 @@ from jdp.accounting.draw_and_discard.later_updates import (
 from jdp.accounting.draw_and_discard.lineage import probability_gone
 from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
-from jdp.ledger import from_json
+from jdp.ledger.json_form import from_json
 
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
 # The index, in `adversary_statements`, of the statement about all of a user's reports.

@@ -10,8 +10,10 @@ from experiments.draw_and_discard.diagnostics import adversary_2, training_loss
 from experiments.draw_and_discard.network import Network
 from jdp import data
 from jdp.federated import FederatedAlgorithm
-from jdp.federated.draw_and_discard import ClientUpdate, Passes, spread_instances
-from jdp.models import GLM, Loss
+from jdp.federated.draw_and_discard import ClientUpdate, spread_instances
+from jdp.federated.draw_and_discard.update_stream import Passes
+from jdp.models import Loss
+from jdp.models.generalised_linear import GLM
 from jdp.queries.base import PyTree
 
 

@@ -20,13 +20,8 @@ from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import ledger
-from jdp.events import (
-  DiscreteGaussianSum,
-  GaussianSum,
-  GroupedSums,
-  QueryEvent,
-  Round,
-)
+from jdp.events import DiscreteGaussianSum, GaussianSum, GroupedSums, Round
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import rounded_up
 
 _RELEASED = {

@@ -13,6 +13,7 @@ from experiments.runner.keys import case_key
 from jdp import data, models
 from jdp.attacks.gradient_matching import Candidates, match_gradient
 from jdp.attacks.reconstruction import pixel_prior, principal_prior
+from jdp.data.datasets import Dataset
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit
 
@@ -58,7 +59,7 @@ class _View(NamedTuple):
 
 
 def pictures(
-  dataset: data.Dataset,
+  dataset: Dataset,
   epsilons: Sequence[float],
   users: int,
   *,

@@ -21,7 +21,8 @@ from experiments.runner.keys import case_key
 from jdp import data, models
 from jdp.accounting.local.priv_unit import Cap
 from jdp.attacks import reconstruction as attacks
-from jdp.data import Dataset, Examples
+from jdp.data import Examples
+from jdp.data.datasets import Dataset
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated_product import SeparatedParameters

@@ -15,8 +15,9 @@ from experiments.runner.keys import case_key, case_number
 from jdp.accounting.local import priv_unit, reconstruction
 from jdp.attacks.reconstruction import nearest_in_cap, succeeds
 from jdp.guarantees import ApproxDP
-from jdp.mechanisms import LocalMechanism, SeparatedReport
+from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms.registry import Setting
+from jdp.mechanisms.separated_product import SeparatedReport
 from jdp.queries.base import PyTree
 
 CONFIDENCE = 0.999  # Of each one-sided limit.

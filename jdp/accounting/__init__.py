@@ -21,7 +21,7 @@ guarantees.
 
 from jdp.accounting import queries, samplings  # noqa: F401  # they register their analyses
 from jdp.accounting.accountant import ACCOUNTANTS, delta, epsilon, epsilon_interval
-from jdp.accounting.analysis import Attained, Pattern, QueryAnalysis, SamplingAnalysis, Turns
+from jdp.accounting.analysis import Attained, QueryAnalysis, SamplingAnalysis, Turns
 from jdp.accounting.analytic_gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from jdp.accounting.calibration import (
   calibrate_cohort,
@@ -45,34 +45,14 @@ from jdp.accounting.registration import (
   sampling_analysis,
 )
 from jdp.accounting.renyi.poisson_gaussian import rdp_subsampled_gaussian
-from jdp.accounting.statements.filters import (
-  PrivacyFilter,
-  gaussian_filter,
-  odometer,
-  renyi_filter,
-  would_exceed,
-)
+from jdp.accounting.statements.filters import gaussian_filter, odometer, renyi_filter, would_exceed
 from jdp.accounting.statements.group_privacy import group_epsilon
-from jdp.accounting.statements.privacy_statements import (
-  PrivacyStatement,
-  privacy_statements,
-  why_unbounded,
-)
-from jdp.accounting.statements.trade_off_curves import (
-  FALSE_POSITIVE_RATES,
-  AttackerGain,
-  attacker_gain,
-  trade_off,
-)
+from jdp.accounting.statements.privacy_statements import privacy_statements, why_unbounded
+from jdp.accounting.statements.trade_off_curves import attacker_gain, trade_off
 
 __all__ = [
   "ACCOUNTANTS",
-  "FALSE_POSITIVE_RATES",
-  "AttackerGain",
   "Attained",
-  "Pattern",
-  "PrivacyFilter",
-  "PrivacyStatement",
   "QueryAnalysis",
   "SamplingAnalysis",
   "Turns",

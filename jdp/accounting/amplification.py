@@ -25,11 +25,12 @@ from functools import partial
 
 from jdp.accounting.analysis import Release, SamplingAnalysis
 from jdp.accounting.dominating_pairs import is_central, release_pairs
-from jdp.accounting.families import NON_PRIVATE, DominatingPair
-from jdp.accounting.families.base import KNOWN
+from jdp.accounting.families.base import KNOWN, DominatingPair
+from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.families.samples import is_bare, sampled_pair
 from jdp.accounting.registration import charges_nothing, protects, sampling_analysis
-from jdp.events import Round, SamplingEvent
+from jdp.events import Round
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 
 

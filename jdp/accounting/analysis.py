@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from jdp.accounting.families import DominatingPair
+from jdp.accounting.families.base import DominatingPair
 from jdp.events import EventBase, Round
 from jdp.guarantees import Relation
 

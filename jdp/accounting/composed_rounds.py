@@ -24,7 +24,7 @@ from jdp.accounting.composition import (
   most_severe_pairs,
 )
 from jdp.accounting.dominating_pairs import is_central
-from jdp.accounting.families import DominatingPair, Family
+from jdp.accounting.families.base import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
 from jdp.events.whole_runs import overflow_probability

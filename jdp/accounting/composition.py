@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from jdp._arguments import checked
-from jdp.accounting.families import PURE, DominatingPair, Family
+from jdp.accounting.families.base import DominatingPair, Family
+from jdp.accounting.families.releases import PURE
 from jdp.accounting.float_noise import NEGLIGIBLE
 from jdp.accounting.seen import events_seen, split
 from jdp.events import LocalRelease

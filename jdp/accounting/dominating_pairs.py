@@ -26,10 +26,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from jdp._arguments import checked
-from jdp.accounting.families import GAUSSIAN, NON_PRIVATE, DominatingPair
+from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.gaussian import GAUSSIAN
+from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.families.samples import is_bare
 from jdp.accounting.registration import direct_parts, known_event, parts_of, query_analysis
-from jdp.events import QueryEvent
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import Relation
 
 _TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100

@@ -19,7 +19,9 @@ from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families.samples import exported_together
 from jdp.accounting.registration import known_entries, query_analysis, sampling_analysis
 from jdp.accounting.seen import events_seen, split
-from jdp.events import QueryEvent, Round, SamplingEvent
+from jdp.events import Round
+from jdp.events.queries import QueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, Relation, Unit
 from jdp.ledger import Ledger

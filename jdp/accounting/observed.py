@@ -17,7 +17,8 @@ from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition, compose_both, compose_releases, total_guarantee
 from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
 from jdp.accounting.seen import seen_among, split
-from jdp.events import Event, Round
+from jdp.events import Round
+from jdp.events.rounds import Event
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.ledger.value import Block

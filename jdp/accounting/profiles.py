@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from jdp.accounting.composition import Composition
-from jdp.accounting.families import Family
+from jdp.accounting.families.base import Family
 from jdp.accounting.renyi.conversions import CLASSIC, IMPROVED, total_variation
 
 # The search for the best order starts from these. It doubles order - 1 beyond while that helps.

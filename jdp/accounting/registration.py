@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 from jdp import events
 from jdp._arguments import checked
 from jdp.accounting.analysis import Composed, QueryAnalysis, SamplingAnalysis
-from jdp.events import QueryEvent, SamplingEvent
+from jdp.events.queries import (
+  QueryEvent,
+  query_event_types,
+  registered_event_types,
+  sampling_event_types,
+)
+from jdp.events.sampling import SamplingEvent
+from jdp.events.whole_runs import WholeRunEvent
 
 E = TypeVar("E")
 _QUERIES: dict[type, QueryAnalysis] = {}
@@ -45,7 +52,7 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
   ValueError: Expected an event type that was registered from outside, got GaussianSum; make it \
 one by jdp.events.register or register_sampling.
   """
-  if event_type not in events.registered_event_types():
+  if event_type not in registered_event_types():
     calls = "jdp.events.register or register_sampling"
     raise _not_of("an event type that was registered from outside", event_type, calls)
   _check_new(event_type, "an event type")
@@ -96,7 +103,7 @@ def register_sampling(event_type: type, analysis: SamplingAnalysis) -> None:
   ValueError: Expected a sampling event without an analysis, got PoissonSampling; make it a new \
 event.
   """
-  if event_type not in events.sampling_event_types():
+  if event_type not in sampling_event_types():
     raise _not_of("the type of a sampling's event", event_type, "jdp.events.register_sampling")
   _check_new(event_type, "a sampling event")
   _SAMPLINGS[event_type] = analysis
@@ -226,7 +233,7 @@ def known_event(event: Any) -> Any:
 
 def _applied(event: Any) -> Any:
   """What the rules make of an event, one after another."""
-  samplings = events.sampling_event_types()
+  samplings = sampling_event_types()
   types = samplings if type(event) in samplings else _query_types()
   tried: set[type] = set()
   while (kind := type(event)) in _RULES:
@@ -243,4 +250,4 @@ def _applied(event: Any) -> Any:
 
 def _query_types() -> tuple[type, ...]:
   """The types of what a query, or a whole run, released."""
-  return (*events.query_event_types(), *typing.get_args(events.WholeRunEvent))
+  return (*query_event_types(), *typing.get_args(WholeRunEvent))

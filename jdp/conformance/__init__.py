@@ -68,68 +68,41 @@ not applicable  Sampling: all (own is wrapped without one)
 | what is registered nowhere | `coverage` |
 """
 
-from jdp.conformance.auditing import Audit, Subject, audit, audit_all
+from jdp.conformance.auditing import Subject, audit
 from jdp.conformance.coverage import unaudited
-from jdp.conformance.neighbours import movements, observed
 from jdp.conformance.protocol import (
   Accountant,
   Aggregate,
   Calibration,
   Clip,
-  Finding,
   Implementation,
   MatrixStrategy,
   Noise,
-  Part,
-  Plan,
   Release,
   Sampling,
-  Verdict,
-  Witness,
-  add_remove_ledger,
 )
-from jdp.conformance.queries import query_subjects, registered_query_subjects
 from jdp.conformance.runs import run_subject
-from jdp.conformance.subjects import (
-  mechanism_subject,
-  registered_subject,
-  release_subject,
-  sharpest_subject,
-)
-from jdp.conformance.suite import check_implementation, check_part, failures, text_table
+from jdp.conformance.subjects import mechanism_subject, registered_subject, release_subject
+from jdp.conformance.suite import check_implementation, failures, text_table
 
 __all__ = [
   "Accountant",
   "Aggregate",
-  "Audit",
   "Calibration",
   "Clip",
-  "Finding",
   "Implementation",
   "MatrixStrategy",
   "Noise",
-  "Part",
-  "Plan",
   "Release",
   "Sampling",
   "Subject",
-  "Verdict",
-  "Witness",
-  "add_remove_ledger",
   "audit",
-  "audit_all",
   "check_implementation",
-  "check_part",
   "failures",
   "mechanism_subject",
-  "movements",
-  "observed",
-  "query_subjects",
-  "registered_query_subjects",
   "registered_subject",
   "release_subject",
   "run_subject",
-  "sharpest_subject",
   "text_table",
   "unaudited",
 ]

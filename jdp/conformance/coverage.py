@@ -8,7 +8,8 @@ from typing import Any
 
 from jdp.accounting.registration import has_analysis
 from jdp.conformance.queries import event_of
-from jdp.events import GroupedSums, QueryEvent, query_event_types
+from jdp.events import GroupedSums
+from jdp.events.queries import QueryEvent, query_event_types
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import SumQuery

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from jdp._arguments import checked
 from jdp.conformance.auditing import Subject
-from jdp.events import SamplingEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, subsampled_gaussian
 

@@ -14,7 +14,8 @@ from jdp.accounting.dominating_pairs import is_central
 from jdp.conformance.auditing import Subject
 from jdp.conformance.scores import Release, reports
 from jdp.conformance.statistics import default_statistics, equal_values
-from jdp.events import PoissonSampling, Round, SumQueryEvent
+from jdp.events import PoissonSampling, Round
+from jdp.events.queries import SumQueryEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery, registry

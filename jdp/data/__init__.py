@@ -1,7 +1,5 @@
 """Data sets, and users who hold them."""
 
-from jdp.data.adult_table import adult
-from jdp.data.cifar10_images import cifar10
 from jdp.data.clients import (
   Examples,
   examples,
@@ -11,34 +9,19 @@ from jdp.data.clients import (
   partition_dirichlet,
   partition_iid,
 )
-from jdp.data.datasets import Dataset, digits, mnist
+from jdp.data.datasets import digits
 from jdp.data.federated_sets.femnist import femnist
 from jdp.data.federated_sets.stackoverflow import stackoverflow
-from jdp.data.named_datasets import arrays, load
-from jdp.data.packed import PackedUsers, pack
+from jdp.data.named_datasets import load
+from jdp.data.packed import pack
 from jdp.data.sources.parquet_files import parquet_source
-from jdp.data.sources.source_users import SourceUsers, clients_from_source
-from jdp.data.text import (
-  UserText,
-  python_modules,
-  read_users,
-  sequences,
-  text_source,
-  text_users,
-)
+from jdp.data.sources.source_users import clients_from_source
+from jdp.data.text import python_modules, read_users, sequences, text_source, text_users
 from jdp.data.user_tables import clients_from_arrays, clients_from_pairs, clients_from_table
-from jdp.data.vocabulary import Vocabulary, private_vocabulary, public_vocabulary, vocabulary_event
+from jdp.data.vocabulary import private_vocabulary, public_vocabulary
 
 __all__ = [
-  "Dataset",
   "Examples",
-  "PackedUsers",
-  "SourceUsers",
-  "UserText",
-  "Vocabulary",
-  "adult",
-  "arrays",
-  "cifar10",
   "clients_from_arrays",
   "clients_from_pairs",
   "clients_from_source",
@@ -48,7 +31,6 @@ __all__ = [
   "femnist",
   "group",
   "load",
-  "mnist",
   "pack",
   "parquet_source",
   "partition_by_group",
@@ -63,5 +45,4 @@ __all__ = [
   "stackoverflow",
   "text_source",
   "text_users",
-  "vocabulary_event",
 ]

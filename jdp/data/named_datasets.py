@@ -25,11 +25,24 @@ def load(
 ) -> Dataset:
   """The data set of a given name.
 
+  * "digits" needs no file.
+  * "mnist": files in IDX format, such as `train-images-idx3-ubyte`, gzip'd or not. If
+    `mnist_writer_ids.npz` lies beside them, the writers are the groups.
+  * "cifar10": `data_batch_1.bin` to `data_batch_5.bin`, and `test_batch.bin`.
+  * "adult": `adult.data` and `adult.test`, as UCI has them, gzip'd or not.
+  * "arrays": an npz file of one's own, such as `numpy.savez` writes. It holds `inputs`, real
+    numbers [n, ...], and `labels`, whole numbers [n]; likewise `test_inputs` and `test_labels`, of
+    other people than the users or of public data; and `users` [n], numbers or strings, which say
+    whose each example is. Without `users` there are none.
+
   Args:
-    name: "digits" (needs no file), "mnist", "cifar10" or "adult" (their files in a folder), or
-      "arrays" (a file of one's own).
-    data_dir: the folder.
-    data_file: the file; see `arrays`.
+    name: one of these.
+    data_dir: the folder that holds the files of mnist, cifar10 or adult.
+    data_file: the file of arrays.
+
+  Raises:
+    FileNotFoundError: if a file is missing. The message says which, and where it belongs.
+    ValueError: if there is no such name, or a file is not what it should be.
   """
   _validate.one_of(NAMES, name=name)
   if name == "digits":
@@ -47,13 +60,7 @@ def load(
 
 @checked
 def arrays(path: str | pathlib.Path) -> Dataset:
-  """A data set of one's own, from an npz file such as `numpy.savez` writes.
-
-  Its arrays are
-
-  * `inputs`, real numbers [n, ...], and `labels`, whole numbers [n];
-  * `test_inputs` and `test_labels`, of other people than the users or of public data;
-  * `users` [n], numbers or strings, which say whose each example is. Without it there are no users.
+  """A data set of one's own, from an npz file that holds the arrays that `load` names.
 
   The number of classes is one more than the largest label of all, and is taken as public.
 

@@ -21,12 +21,7 @@ ledger cannot take them for one event.
 | what a ledger holds: rounds, releases by local mechanisms | `rounds` |
 """
 
-from jdp.events.base import (
-  EVENT_TYPES,
-  MARKS,
-  NO_NUMBER,
-  EventBase,
-)
+from jdp.events.base import EventBase
 from jdp.events.correlated import (
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
@@ -42,41 +37,24 @@ from jdp.events.queries import (
   LaplaceSum,
   NonPrivate,
   PureRelease,
-  QueryEvent,
   RandomizedResponse,
   SkellamSum,
-  SumQueryEvent,
   WeightedAverage,
-  query_event_types,
   register,
   register_sampling,
-  registered_event_types,
-  sampling_event_types,
 )
-from jdp.events.rounds import (
-  Event,
-  LocalRelease,
-  Round,
-)
+from jdp.events.rounds import LocalRelease, Round
 from jdp.events.sampling import (
   BallsInBins,
   FixedSizeSampling,
   PoissonSampling,
   RandomAllocation,
-  SamplingEvent,
   ShuffledBatches,
   TruncatedPoissonSampling,
 )
-from jdp.events.whole_runs import (
-  BestOfRuns,
-  TreeAggregation,
-  WholeRunEvent,
-)
+from jdp.events.whole_runs import BestOfRuns, TreeAggregation
 
 __all__ = [
-  "EVENT_TYPES",
-  "MARKS",
-  "NO_NUMBER",
   "BallsInBins",
   "BestOfRuns",
   "ConcentratedRelease",
@@ -85,7 +63,6 @@ __all__ = [
   "DiscreteGaussianSum",
   "DistributedCorrelatedSum",
   "DistributedGaussianSum",
-  "Event",
   "EventBase",
   "FixedSizeSampling",
   "GaussianSum",
@@ -96,21 +73,14 @@ __all__ = [
   "NonPrivate",
   "PoissonSampling",
   "PureRelease",
-  "QueryEvent",
   "RandomAllocation",
   "RandomizedResponse",
   "Round",
-  "SamplingEvent",
   "ShuffledBatches",
   "SkellamSum",
-  "SumQueryEvent",
   "TreeAggregation",
   "TruncatedPoissonSampling",
   "WeightedAverage",
-  "WholeRunEvent",
-  "query_event_types",
   "register",
   "register_sampling",
-  "registered_event_types",
-  "sampling_event_types",
 ]

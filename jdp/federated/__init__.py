@@ -17,11 +17,10 @@ from jdp.federated.dropout.distributed_noise import client_dropout
 from jdp.federated.dropout.masked_rounds import masked_round
 from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
 from jdp.federated.early_stopping import no_improvement
-from jdp.federated.engine.client import ClientKeys
-from jdp.federated.engine.cohort import client_mesh, cohort_sum, unrounded_cohort_sum
+from jdp.federated.engine.cohort import client_mesh, cohort_sum
 from jdp.federated.engine.cohort_layout import CohortLayout, fastest
 from jdp.federated.engine.cores import use_all_cores
-from jdp.federated.engine.ghost_norms import GradientForm, gradient_forms
+from jdp.federated.engine.ghost_norms import gradient_forms
 from jdp.federated.engine.local_training import (
   LocalUpdate,
   example_gradient,
@@ -29,52 +28,29 @@ from jdp.federated.engine.local_training import (
   local_sgd,
   proximal_point,
 )
-from jdp.federated.engine.rounds import (
-  FederatedAlgorithm,
-  Server,
-  ServerState,
-  add_updates,
-  replicate,
-  rounds,
-)
-from jdp.federated.engine.sharded import ShardedClients, shard
+from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.federated.estimators import (
   adaptive_average,
   clipped_denominator,
   fixed_denominator,
   flat_clipping,
   per_layer_clipping,
-  true_average,
 )
-from jdp.federated.evaluation import PrivateMetrics, evaluate_privately, evaluate_users
+from jdp.federated.evaluation import evaluate_privately, evaluate_users
 from jdp.federated.fedavg import federated_averaging, weight_by_examples
-from jdp.federated.individual_budgets import IndividualBudget, PrivateSpending, individual_budget
-from jdp.federated.iterative import initial_values, iterative_training, record_like
+from jdp.federated.individual_budgets import individual_budget
+from jdp.federated.iterative import iterative_training
 from jdp.federated.local_and_central import private_federated
 from jdp.federated.mirror_descent import p_norm_descent
 from jdp.federated.planned_fedavg import dp_fedavg
 from jdp.federated.planned_sgd import dp_sgd
-from jdp.federated.runs.run_folder import Counter, RunFolder
-from jdp.federated.runs.training import Progress, Result, train
-from jdp.federated.selection.private_selection import SelectedRun, private_sweep
+from jdp.federated.runs.training import train
+from jdp.federated.selection.private_selection import private_sweep
 
 __all__ = [
-  "ClientKeys",
   "CohortLayout",
-  "Counter",
   "FederatedAlgorithm",
-  "GradientForm",
-  "IndividualBudget",
   "LocalUpdate",
-  "PrivateMetrics",
-  "PrivateSpending",
-  "Progress",
-  "Result",
-  "RunFolder",
-  "SelectedRun",
-  "Server",
-  "ServerState",
-  "ShardedClients",
   "adaptive_average",
   "add_updates",
   "callbacks",
@@ -94,7 +70,6 @@ __all__ = [
   "gradient_forms",
   "gradient_step",
   "individual_budget",
-  "initial_values",
   "iterative_training",
   "local_sgd",
   "masked_round",
@@ -104,14 +79,9 @@ __all__ = [
   "private_federated",
   "private_sweep",
   "proximal_point",
-  "record_like",
-  "replicate",
   "rounds",
   "secure_aggregation",
-  "shard",
   "train",
-  "true_average",
-  "unrounded_cohort_sum",
   "use_all_cores",
   "weight_by_examples",
 ]

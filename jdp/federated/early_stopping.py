@@ -8,7 +8,7 @@ from jax.interpreters import partial_eval
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.federated.engine.read_cohort import ReadCohort
 from jdp.federated.engine.rounds import ServerState
 from jdp.federated.engine.shared_programs import shared

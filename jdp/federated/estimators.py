@@ -27,12 +27,11 @@ from jdp.queries import (
   correlated_gaussian_sum,
   gaussian_sum,
   grouped,
-  layers,
   weighted_average,
 )
 from jdp.queries.base import Schedule, times, unbounded
 from jdp.queries.gaussian import FLOAT32_SAFE
-from jdp.queries.per_layer_clipping import layer_bounds
+from jdp.queries.per_layer_clipping import layer_bounds, layers
 
 PyTree = Any
 ClipNorm = float | Schedule
@@ -61,7 +60,8 @@ def per_layer_clipping(params: Arrays, clip_norm: ClipNorm, *, shares: str = "eq
   """Scales every layer j down to its own S_j, with sum_j S_j^2 = S^2.
 
   Args:
-    params: the model's parameters or their shapes. `jdp.queries.layers` says what a layer is.
+    params: the model's parameters or their shapes.
+      `jdp.queries.per_layer_clipping.layers` says what a layer is.
     clip_norm: S, a number or a schedule (round -> S).
     shares: "equal" or "dimension", see `jdp.queries.per_layer`.
   """

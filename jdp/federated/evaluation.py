@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from jdp import _validate, accounting, random
 from jdp._arguments import Arrays, checked
-from jdp.events import Event, GaussianSum
+from jdp.events import GaussianSum
+from jdp.events.rounds import Event
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
 from jdp.federated.engine.shared_programs import shared

@@ -20,7 +20,7 @@ from jdp.guarantees import Relation, Unit
 from jdp.mechanisms import LocalMechanism
 from jdp.numerics import vectors
 from jdp.queries import SumQuery
-from jdp.random import bind
+from jdp.random.binding import bind
 from jdp.sampling import Sampler
 
 

@@ -17,9 +17,9 @@ from jdp.events import (
   GaussianSum,
   PoissonSampling,
   Round,
-  SamplingEvent,
   TruncatedPoissonSampling,
 )
+from jdp.events.sampling import SamplingEvent
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate
 from jdp.federated.engine.rounds import FederatedAlgorithm

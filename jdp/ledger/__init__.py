@@ -17,24 +17,15 @@ result is used for anything that leaves the process. The file has these properti
 Both classes refuse an event whose number says that events before it are missing.
 """
 
-from jdp.ledger.durable import DurableLedger, LedgerMark
-from jdp.ledger.file_format import FORMAT_VERSION
-from jdp.ledger.json_form import from_json, to_json
-from jdp.ledger.reading import LedgerFile, load, load_file
-from jdp.ledger.unstacking import unstack
+from jdp.ledger.durable import DurableLedger
+from jdp.ledger.reading import load, load_file
 from jdp.ledger.value import Ledger, correlated_gaussian, subsampled_gaussian
 
 __all__ = [
-  "FORMAT_VERSION",
   "DurableLedger",
   "Ledger",
-  "LedgerFile",
-  "LedgerMark",
   "correlated_gaussian",
-  "from_json",
   "load",
   "load_file",
   "subsampled_gaussian",
-  "to_json",
-  "unstack",
 ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jdp._arguments import checked
 from jdp._files import open_to_read
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.ledger.append_only_file import AppendOnlyFile
 from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
 from jdp.ledger.reading import Contents, Row, read_contents

@@ -15,14 +15,13 @@ from typing import Any
 
 from jdp import _validate, guarantees
 from jdp.events import (
-  EVENT_TYPES,
-  MARKS,
   CorrelatedGaussianSum,
   DistributedCorrelatedSum,
-  Event,
   FixedSizeSampling,
   RandomAllocation,
 )
+from jdp.events.base import EVENT_TYPES, MARKS
+from jdp.events.rounds import Event
 
 # Rows in one group, so that no line of a file grows without limit, nor what is read from it.
 _LONGEST = 1000

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jdp._arguments import checked, shown
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.ledger.file_format import Line, check_key, read_lines
 from jdp.ledger.json_form import from_forms, from_json
 from jdp.ledger.value import Ledger, marked_exposed

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.ledger.json_form import to_forms
 
 END_RECORD = {"end": True}

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jdp.events import EVENT_TYPES, NO_NUMBER, Event
+from jdp.events.base import EVENT_TYPES, NO_NUMBER
+from jdp.events.rounds import Event
 
 
 def unstack(event: Event) -> list[Event]:

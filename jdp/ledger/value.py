@@ -13,21 +13,20 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import (
-  MARKS,
-  NO_NUMBER,
   BallsInBins,
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
-  Event,
   GaussianSum,
   LocalRelease,
   MinSeparationSampling,
   PoissonSampling,
   RandomAllocation,
   Round,
-  SamplingEvent,
   ShuffledBatches,
 )
+from jdp.events.base import MARKS, NO_NUMBER
+from jdp.events.rounds import Event
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
 from jdp.ledger.records import END_RECORD, entry_records

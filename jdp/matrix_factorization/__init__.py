@@ -14,32 +14,23 @@
 | the noise of the rounds | `noise` |
 """
 
-from jdp.matrix_factorization.banded_matrices import BandedStrategy, banded
-from jdp.matrix_factorization.buffered import BufferedStrategy, buffered_toeplitz
-from jdp.matrix_factorization.choice import Candidate, Choice, choose_strategy
+from jdp.matrix_factorization.banded_matrices import banded
+from jdp.matrix_factorization.buffered import buffered_toeplitz
+from jdp.matrix_factorization.choice import choose_strategy
 from jdp.matrix_factorization.files import load, save
-from jdp.matrix_factorization.noise import NoiseSource, noise_source
 from jdp.matrix_factorization.optimised_toeplitz import banded_toeplitz
 from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import (
-  ToeplitzStrategy,
   banded_inverse_square_root,
   identity,
   square_root_toeplitz,
 )
-from jdp.matrix_factorization.trees import TreeStrategy, tree
+from jdp.matrix_factorization.trees import tree
 from jdp.matrix_factorization.workloads import optimizer_workload
 
 __all__ = [
-  "BandedStrategy",
-  "BufferedStrategy",
-  "Candidate",
-  "Choice",
-  "NoiseSource",
   "Strategy",
-  "ToeplitzStrategy",
-  "TreeStrategy",
   "banded",
   "banded_inverse_square_root",
   "banded_toeplitz",
@@ -47,7 +38,6 @@ __all__ = [
   "choose_strategy",
   "identity",
   "load",
-  "noise_source",
   "optimizer_workload",
   "planned_sum",
   "save",

@@ -35,6 +35,8 @@ from jdp.matrix_factorization.buffered import BufferedStrategy
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
 from jdp.matrix_factorization.trees import TreeStrategy, node_variances
+from jdp.random import draws
+from jdp.random.chacha import IMPLS
 from jdp.random.draws import combined_normals
 
 PyTree = Any
@@ -44,7 +46,7 @@ Kept = Any
 Drawn = Any
 
 _KEY_WORDS = 8
-_IMPL = random.IMPLS["chacha20"]
+_IMPL = IMPLS["chacha20"]
 
 
 class NoiseSource(NamedTuple):
@@ -120,7 +122,7 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
   def draw(key, t, kept, like):
     del t
     return jax.tree.map(
-      lambda z, w: z - _combined(scale, w), random.normal_like(key, like), kept
+      lambda z, w: z - _combined(scale, w), draws.normal_like(key, like), kept
     ), kept
 
   def settle(drawn, row):
@@ -153,12 +155,12 @@ def _of_tree(strategy: TreeStrategy) -> NoiseSource:
     def parent(carry):
       level, right, replaced = carry
       left = jax.tree.map(lambda x: x[level], estimates)
-      above = random.normal_like(jax.random.fold_in(key, level + 1), like)
+      above = draws.normal_like(jax.random.fold_in(key, level + 1), like)
       weight = jnp.asarray(own)[level + 1]
       node = jax.tree.map(lambda z, x, y: weight * z + (1 - weight) * (x + y), above, left, right)
       return level + 1, node, jax.tree.map(jnp.add, replaced, left)
 
-    leaf = random.normal_like(jax.random.fold_in(key, 0), like)
+    leaf = draws.normal_like(jax.random.fold_in(key, 0), like)
     none = jax.tree.map(jnp.zeros_like, leaf)
     begun = jnp.int32(0), *vary_like((leaf, none), key, t, estimates)
     level, node, replaced = lax.while_loop(ends, parent, begun)
@@ -196,7 +198,7 @@ def _stored_rows(diagonals: np.ndarray) -> NoiseSource:
     lags = (t - 1 - np.arange(rows)) % max(rows, 1) + 1
     weights, scale = entries(lags, t), 1 / entries(0, t)
     row = jax.tree.map(
-      lambda z, x: (z - _combined(weights, x)) * scale, random.normal_like(key, like), kept
+      lambda z, x: (z - _combined(weights, x)) * scale, draws.normal_like(key, like), kept
     )
     return row, (kept, t)
 

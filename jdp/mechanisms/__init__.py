@@ -8,15 +8,14 @@ from jdp.mechanisms.hemisphere_sampling import hemisphere
 from jdp.mechanisms.priv_unit_gaussian import priv_unit_g
 from jdp.mechanisms.priv_unit_index import compressed_priv_unit
 from jdp.mechanisms.priv_unit_infinity import priv_unit_linf
-from jdp.mechanisms.priv_unit_l2 import priv_unit, published_split
-from jdp.mechanisms.proj_units import fast_proj_unit, proj_unit
+from jdp.mechanisms.priv_unit_l2 import priv_unit
+from jdp.mechanisms.proj_units import fast_proj_unit
 from jdp.mechanisms.scalar_dp_grids import scalar_dp, scalar_rel_dp
-from jdp.mechanisms.separated_product import SeparatedReport, separated
-from jdp.mechanisms.streaming import stream_sum, unrounded_stream_sum
+from jdp.mechanisms.separated_product import separated
+from jdp.mechanisms.streaming import stream_sum
 
 __all__ = [
   "LocalMechanism",
-  "SeparatedReport",
   "compressed_priv_unit",
   "fast_proj_unit",
   "gaussian",
@@ -27,12 +26,9 @@ __all__ = [
   "priv_unit",
   "priv_unit_g",
   "priv_unit_linf",
-  "proj_unit",
-  "published_split",
   "registry",
   "scalar_dp",
   "scalar_rel_dp",
   "separated",
   "stream_sum",
-  "unrounded_stream_sum",
 ]

@@ -27,6 +27,7 @@ from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics import vectors
 from jdp.numerics.dither import dithered
+from jdp.random import draws
 
 # The float32 sum of the magnitudes of up to 1e9 entries, as XLA orders it, is within 2e-6 of the
 # exact one.
@@ -169,7 +170,7 @@ def l2_laplace(
   def noise(key, shape):
     direction_key, length_key = jax.random.split(key)
     # An inner product, because XLA on CPU would fuse a sum with the draws, number by number.
-    length = jnp.dot(random.exponential(length_key, (size,)), jnp.ones(size), precision="highest")
+    length = jnp.dot(draws.exponential(length_key, (size,)), jnp.ones(size), precision="highest")
     return length * vectors.unit(random.normal(direction_key, shape))
 
   scale, second_moment = sensitivity / epsilon, size * (size + 1)

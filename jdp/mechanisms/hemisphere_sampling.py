@@ -15,6 +15,7 @@ from jdp.accounting.local.priv_unit import cap_at
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
 from jdp.numerics import vectors
+from jdp.random import draws
 
 
 @checked
@@ -66,7 +67,7 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
     near = jax.random.uniform(rounding_key) < 0.5 + vectors.l2_norm(vectors.clip(value, radius)) / (
       2 * radius
     )
-    opposite = random.rare_bernoulli(side_key, log_opposite)
+    opposite = draws.rare_bernoulli(side_key, log_opposite)
     v = vectors.unit(random.normal(draw_key, (dim,)))
     on_near_side = jnp.sum(v * vectors.unit(value)) >= 0
     return jnp.where(on_near_side == (near ^ opposite), v, -v)

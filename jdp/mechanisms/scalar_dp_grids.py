@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import _validate, random
+from jdp import _validate
 from jdp._arguments import checked
 from jdp._loop_carries import vary_like
 from jdp.accounting.local.scalar_dp import RelativeGrid, ScalarGrid, relative_grid, scalar_grid
 from jdp.guarantees import PureDP
 from jdp.mechanisms.base import LocalMechanism
+from jdp.random import draws
 
 
 @checked
@@ -151,7 +152,7 @@ def _respond(key: jax.Array, level: jax.Array, k: int, log_lie_probability: floa
   other = jax.random.randint(other_key, (), 0, k)
   # Skip the level itself: the k numbers 0..k-1 stand for the k other levels.
   other = jnp.where(other >= level, other + 1, other)
-  return jnp.where(random.rare_bernoulli(lie_key, log_lie_probability), other, level)
+  return jnp.where(draws.rare_bernoulli(lie_key, log_lie_probability), other, level)
 
 
 def _mechanism(

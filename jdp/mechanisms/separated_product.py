@@ -46,9 +46,10 @@ def separated(direction: LocalMechanism, magnitude: LocalMechanism) -> LocalMech
     magnitude: a mechanism for scalars >= 0 (`scalar_dp`).
 
   Returns:
-    A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its `mean_squared_error(r)`
-    is (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate. For a direction in another
-    norm than L2 this is an upper bound, as ||w||^2 in the last term exceeds r^2.
+    A `LocalMechanism` on float [dim] vectors, in the direction's norm. Its reports have the fields
+    `direction` and `magnitude`: the reports of the two. Its `mean_squared_error(r)` is
+    (r^2 + Var(r)) E||Z1||^2 - r^2 with Z1 the direction's estimate. For a direction in another norm
+    than L2 this is an upper bound, as ||w||^2 in the last term exceeds r^2.
 
   Raises:
     ValueError: if the two guarantees differ in relation, unit or observer, or are not pure.

@@ -1,12 +1,11 @@
 """Models as pairs of pure functions, and their losses."""
 
 from jdp.models.base import Loss, Model, accuracy
-from jdp.models.batch_norm import batch_norm_cnn, without_statistics
 from jdp.models.cnn import small_cnn
 from jdp.models.frozen import freeze, unfreeze
-from jdp.models.generalised_linear import GLM, glm, with_intercept
+from jdp.models.generalised_linear import glm, with_intercept
 from jdp.models.language.evaluation import head_words, language_metrics, next_words
-from jdp.models.language.recurrent import LanguageModel, language_model, next_word_loss
+from jdp.models.language.recurrent import language_model, next_word_loss
 from jdp.models.language.transformers import train_adapters, transformer
 from jdp.models.libraries.equinox_modules import from_equinox
 from jdp.models.libraries.flax_modules import from_flax
@@ -20,16 +19,12 @@ from jdp.models.losses import (
 )
 from jdp.models.parameter_files import load_params, save_params
 from jdp.models.precision import half_precision
-from jdp.models.validation import Finding, validate
+from jdp.models.validation import validate
 
 __all__ = [
-  "GLM",
-  "Finding",
-  "LanguageModel",
   "Loss",
   "Model",
   "accuracy",
-  "batch_norm_cnn",
   "binary_cross_entropy",
   "cross_entropy",
   "example_loss",
@@ -54,5 +49,4 @@ __all__ = [
   "unfreeze",
   "validate",
   "with_intercept",
-  "without_statistics",
 ]

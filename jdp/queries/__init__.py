@@ -14,7 +14,7 @@ from jdp.queries.grid import on_grid
 from jdp.queries.grouped_query import grouped
 from jdp.queries.joint_clipping import joint_clipped_sum
 from jdp.queries.noise_shares import dimension_adjusted_noise, proportional_noise
-from jdp.queries.per_layer_clipping import layers, per_layer
+from jdp.queries.per_layer_clipping import per_layer
 from jdp.queries.weighted_averages import weighted_average
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
   "gaussian_sum",
   "grouped",
   "joint_clipped_sum",
-  "layers",
   "no_privacy",
   "on_grid",
   "per_layer",

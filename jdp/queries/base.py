@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import jax
 
 from jdp import random
-from jdp.events import SumQueryEvent
+from jdp.events.queries import SumQueryEvent
 from jdp.numerics.compensated import rounded
 
 Key = jax.Array

@@ -2,15 +2,15 @@
 
 import jax
 
-from jdp import random
-from jdp.events import SumQueryEvent
+from jdp.events.queries import SumQueryEvent
 from jdp.queries.base import Contribution, Key, PyTree, State, SumQuery, taken
+from jdp.random import binding
 
 
 def finalized(
   query: SumQuery, key: Key, state: State, total: Contribution
 ) -> tuple[PyTree, SumQueryEvent, State]:
-  """`query.finalize` with a key that is bound to the sum (`jdp.random.bind`).
+  """`query.finalize` with a key that is bound to the sum (`jdp.random.binding.bind`).
 
   So two rounds with one key have the same noise if their sums, the query's states and the events
   have the same bits. Otherwise their noise is independent: a round that is done again with other
@@ -29,4 +29,4 @@ def finalized(
   total = jax.lax.optimization_barrier(taken(query, total))
   # The event says what noise of which size there will be. XLA drops all else of this call.
   _, event, _ = query.finalize(jax.random.clone(key), state, total)
-  return query.finalize(random.bind(key, (state, total, event)), state, total)
+  return query.finalize(binding.bind(key, (state, total, event)), state, total)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate, random
+from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE
 from jdp.events import GaussianSum, NonPrivate
@@ -17,6 +17,7 @@ from jdp.numerics import vectors
 from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
+from jdp.random import draws
 
 FLOAT32_SAFE = _validate.FLOAT32_SAFE
 
@@ -167,7 +168,7 @@ def weighted(contribution: PyTree, weight: jax.Array) -> PyTree:
 def add_noise(key: jax.Array, total: PyTree, stddev: jax.typing.ArrayLike) -> PyTree:
   """total + N(0, stddev^2), rounded to float32 once, then dithered."""
   noise_key, shift_key = jax.random.split(key)
-  drawn = random.normal_like(noise_key, rounded(total))
+  drawn = draws.normal_like(noise_key, rounded(total))
   noise = jax.tree.map(lambda x: jnp.float32(stddev) * x, drawn)
   # Noise first, then the one rounding. To round first would add to the sensitivity.
   noised = rounded(add(total, noise))

@@ -14,13 +14,8 @@ import numpy as np
 
 from jdp import random
 from jdp.accounting.float_noise import FINEST_SHARE
-from jdp.events import (
-  ConcentratedRelease,
-  LaplaceSum,
-  PureRelease,
-  RandomizedResponse,
-  SumQueryEvent,
-)
+from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse
+from jdp.events.queries import SumQueryEvent
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import identity, square_root_toeplitz
 from jdp.numerics.dither import dithered

@@ -6,48 +6,17 @@ for tests, data order and initial values. All draws take either. The ledger mark
 whose noise comes from another than a secure key.
 """
 
-from jdp.random.binding import bind, program
-from jdp.random.chacha import IMPLS, SECURE_IMPLS
-from jdp.random.discrete import discrete_gaussian, discrete_laplace, skellam
-from jdp.random.draws import (
-  bernoulli,
-  bits,
-  exponential,
-  laplace,
-  log_uniforms,
-  normal,
-  normal_like,
-  rare_bernoulli,
-  realised_probability,
-)
-from jdp.random.keys import (
-  is_exposed,
-  is_secure,
-  marked,
-  restore_key,
-  secure_key,
-  seeded_key,
-)
+from jdp.random.discrete import discrete_gaussian, skellam
+from jdp.random.draws import bernoulli, bits, laplace, normal
+from jdp.random.keys import marked, restore_key, secure_key, seeded_key
 
 __all__ = [
-  "IMPLS",
-  "SECURE_IMPLS",
   "bernoulli",
-  "bind",
   "bits",
   "discrete_gaussian",
-  "discrete_laplace",
-  "exponential",
-  "is_exposed",
-  "is_secure",
   "laplace",
-  "log_uniforms",
   "marked",
   "normal",
-  "normal_like",
-  "program",
-  "rare_bernoulli",
-  "realised_probability",
   "restore_key",
   "secure_key",
   "seeded_key",

@@ -23,23 +23,15 @@ with data refuses any other number of records.
 (3) An epoch costs k unsampled releases.
 """
 
-from jdp.sampling.allocation import AllocationState, random_allocation
+from jdp.sampling.allocation import random_allocation
 from jdp.sampling.base import Sample, Sampler
-from jdp.sampling.cyclic import (
-  CyclicState,
-  cyclic_poisson,
-  groups_by_identity,
-  min_separation,
-)
-from jdp.sampling.epochs import EpochState, balls_in_bins, shuffled
+from jdp.sampling.cyclic import cyclic_poisson, groups_by_identity, min_separation
+from jdp.sampling.epochs import balls_in_bins, shuffled
 from jdp.sampling.independent import poisson
 from jdp.sampling.subsets import fixed_size
 from jdp.sampling.truncated import truncated_poisson
 
 __all__ = [
-  "AllocationState",
-  "CyclicState",
-  "EpochState",
   "Sample",
   "Sampler",
   "balls_in_bins",

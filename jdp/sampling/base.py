@@ -14,7 +14,7 @@ from jax import lax
 
 from jdp import _validate, random
 from jdp._loop_carries import vary_like
-from jdp.events import SamplingEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.random.words import words
 
 T = TypeVar("T")

@@ -12,7 +12,9 @@ from jax.typing import ArrayLike
 
 from jdp import _validate, random
 from jdp._arguments import checked
-from jdp.events import CyclicPoissonSampling, MinSeparationSampling, SamplingEvent
+from jdp.events import CyclicPoissonSampling, MinSeparationSampling
+from jdp.events.sampling import SamplingEvent
+from jdp.random import draws
 from jdp.random.words import words
 from jdp.sampling.base import (
   Sample,
@@ -179,7 +181,7 @@ def cyclic_poisson(
     members = _members(state, group, largest)[slots.indices]
     return first_members(members, slots.size, population)
 
-  rate = random.realised_probability(probability)
+  rate = draws.realised_probability(probability)
   overflow = overflow_probability(largest, probability, capacity)
 
   def event(position: jax.Array) -> SamplingEvent:

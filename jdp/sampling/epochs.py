@@ -12,7 +12,8 @@ from jax import lax
 from jdp import _validate
 from jdp._arguments import checked
 from jdp._loop_carries import vary_like
-from jdp.events import BallsInBins, SamplingEvent, ShuffledBatches
+from jdp.events import BallsInBins, ShuffledBatches
+from jdp.events.sampling import SamplingEvent
 from jdp.sampling.base import (
   Sample,
   Sampler,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.events import PoissonSampling
+from jdp.random import draws
 from jdp.sampling.base import Sampler, check_population, least_capacity, overflow_probability, pack
 
 
@@ -73,7 +74,7 @@ def poisson(
 
   overflow = overflow_probability(population, probability, capacity)
   event = PoissonSampling(
-    random.realised_probability(probability), overflow, population, max_participations
+    draws.realised_probability(probability), overflow, population, max_participations
   )
   return Sampler(
     init=init,

@@ -7,6 +7,7 @@ import numpy as np
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.events import TruncatedPoissonSampling
+from jdp.random import draws
 from jdp.sampling.base import Sampler, check_population, first_members, permutation
 from jdp.sampling.subsets import uniform_subset
 
@@ -44,7 +45,7 @@ def truncated_poisson(population: int, probability: float, capacity: int) -> Sam
   """
   check_population(population)
   _validate.positive(probability=probability)
-  event = TruncatedPoissonSampling(random.realised_probability(probability), capacity, population)
+  event = TruncatedPoissonSampling(draws.realised_probability(probability), capacity, population)
   _validate.in_range(1, population, capacity=capacity)
 
   def sample(key, state):

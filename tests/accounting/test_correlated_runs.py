@@ -11,6 +11,7 @@ import pytest
 
 from jdp import accounting, command_line
 from jdp import matrix_factorization as mf
+from jdp.accounting.analysis import Pattern
 from jdp.events import (
   BallsInBins,
   CorrelatedGaussianSum,
@@ -221,7 +222,7 @@ def test_turns_that_can_meet_are_counted_exactly():
   """Against all sets of rounds in 12: never fewer, and as many where epochs begin with the run."""
   exact = 0
   for length, most, bands in itertools.product(range(1, 7), (1, 2), range(1, 8)):
-    pattern = accounting.Pattern(1, N, length, most)
+    pattern = Pattern(1, N, length, most)
     turns = pattern.within(N)
     meeting = max(
       sum(b - a < bands for a, b in itertools.combinations(rounds, 2))

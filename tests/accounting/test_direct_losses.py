@@ -12,6 +12,7 @@ import pytest
 import scipy
 
 from jdp import accounting, events
+from jdp.events.queries import query_event_types, sampling_event_types
 from jdp.ledger import Ledger
 from tests.helpers import direct_losses
 
@@ -159,10 +160,10 @@ def check(seed):
 
 def test_both_ends_hold_what_data_sets_show():
   kinds = set().union(*map(check, range(80)))
-  registered = {kind.__name__ for kind in events.sampling_event_types()}
+  registered = {kind.__name__ for kind in sampling_event_types()}
   assert {sampling for sampling, _ in kinds} == {*SAMPLINGS} == registered
   assert {query for _, query in kinds} == {*QUERIES}
-  others = {kind.__name__ for kind in events.query_event_types()} - {*QUERIES}
+  others = {kind.__name__ for kind in query_event_types()} - {*QUERIES}
   # infinite; whole runs
   assert others == {"NonPrivate", "CorrelatedGaussianSum", "DistributedCorrelatedSum"}
 

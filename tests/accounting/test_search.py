@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jdp import accounting
-from jdp.accounting import families
 from jdp.accounting.composition import compose_pairs
 from jdp.accounting.draw_and_discard import later_updates, one_update
-from jdp.accounting.families import DominatingPair, Family
+from jdp.accounting.families.base import DominatingPair, Family
+from jdp.accounting.families.releases import PURE
 from jdp.accounting.local import reconstruction, scalar_dp
 from jdp.accounting.profiles import PrivacyProfile, pure_profile, with_overflow
 from jdp.events import (
@@ -31,12 +31,12 @@ from jdp.events import (
   PureRelease,
   RandomizedResponse,
   Round,
-  SamplingEvent,
   ShuffledBatches,
   SkellamSum,
-  SumQueryEvent,
   WeightedAverage,
 )
+from jdp.events.queries import SumQueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
 from tests.helpers import random_ledgers
@@ -112,9 +112,7 @@ def test_an_analysis_that_fails_raises(broken):
     return np.full((len(parameters), len(orders)), broken)
 
   kind = Family("a mechanism", wrong, lambda parameters: np.full(len(parameters), broken), None)
-  composed = compose_pairs(
-    [(DominatingPair(kind, (2.0,)), 3), (DominatingPair(families.PURE, (1.0,)), 1)]
-  )
+  composed = compose_pairs([(DominatingPair(kind, (2.0,)), 3), (DominatingPair(PURE, (1.0,)), 1)])
   for function in (lambda: composed.rdp((1.5, 2.0)), lambda: composed.max_loss):
     with pytest.raises(
       ValueError, match=r"Expected the analysis of a mechanism to give numbers >= 0, .* \[2.0\]; "
@@ -212,10 +210,10 @@ def test_the_whole_process_stays_below_500_megabytes():
   script = """
 import math
 from jdp import accounting
-from jdp.accounting import draw_and_discard
 from jdp.accounting.draw_and_discard import lineage
+from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
 accounting.shuffled_epsilon(1.0, 10**15, 1e-6)
-draw_and_discard.snapshot_epsilon(1.0, 1e-6, 20, 10**6, later="data_independent")
+snapshot_epsilon(1.0, 1e-6, 20, 10**6, later="data_independent")
 for call in (
   lambda: lineage.num_descendants(10**9, 10),
   lambda: lineage.updates_along_line(20, 10**12),

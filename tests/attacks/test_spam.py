@@ -10,10 +10,10 @@ from jdp.attacks import spam
 from jdp.federated.draw_and_discard import (
   client_updates,
   draw_and_discard_process,
-  instances,
   spread_instances,
 )
 from jdp.federated.draw_and_discard.client_updates import laplace_update
+from jdp.federated.draw_and_discard.instance_server import instances
 from jdp.federated.draw_and_discard.update_stream import arrivals
 
 K, WEIGHTS = 20, 50

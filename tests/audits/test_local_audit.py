@@ -19,6 +19,7 @@ from jdp.audits.local_audit import audit_mechanism, draw_scores, opposite_inputs
 from jdp.audits.scores import audit_outcomes
 from jdp.guarantees import PureDP
 from jdp.mechanisms import gaussian, laplace, priv_unit, registry, scalar_dp, scalar_rel_dp
+from jdp.random import draws
 
 DIM, SAMPLES = 16, 24_000
 SETTING = registry.Setting(DIM, 4.0, num_projections=DIM // 2, delta=0.01)
@@ -130,7 +131,7 @@ def test_lies_that_stay_near_the_truth_are_found():
 
   def encode(key, value):
     lie_key, side_key = jax.random.split(key)
-    lie = random.rare_bernoulli(lie_key, right.parameters.log_lie_probability)
+    lie = draws.rare_bernoulli(lie_key, right.parameters.log_lie_probability)
     level = jnp.round(4 * value).astype(jnp.int32)
     up = jax.random.bernoulli(side_key) | (level == 0)
     return jnp.where(lie, level + jnp.where(up & (level < 4), 1, -1), level)

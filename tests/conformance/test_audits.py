@@ -12,6 +12,7 @@ from jdp import conformance
 from jdp.audits.bounds import epsilon_bound, quick_epsilon_bound
 from jdp.audits.scores import Outcomes, best_outcomes, best_threshold
 from jdp.conformance import scores
+from jdp.conformance.auditing import audit_all
 from jdp.conformance.statistics import default_statistics, equal_values
 
 
@@ -46,7 +47,7 @@ def test_bounds_are_wrong_no_more_often_than_stated():
 def test_all_bounds_hold_with_one_confidence():
   subject = conformance.release_subject(response(0.7), 1.0, -1.0, epsilon=logit(0.7))
   seen = []
-  found = conformance.audit_all(
+  found = audit_all(
     {"one": subject, "two": subject},
     jax.random.key(1),
     num_samples=400,

@@ -14,18 +14,16 @@ from jdp.conformance import (
   Implementation,
   MatrixStrategy,
   Noise,
-  Plan,
   Release,
   Sampling,
-  Verdict,
   check_implementation,
-  check_part,
   failures,
   release_subject,
 )
 from jdp.conformance.checks.inclusion import check_sampling
 from jdp.conformance.checks.noise_covariance import check_noise
-from jdp.conformance.suite import PART_TYPES
+from jdp.conformance.protocol import Plan, Verdict
+from jdp.conformance.suite import PART_TYPES, check_part
 from jdp.guarantees import Relation
 
 

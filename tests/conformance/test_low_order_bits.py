@@ -21,7 +21,7 @@ from jdp.mechanisms import gaussian, l2_laplace, laplace
 from jdp.numerics.dither import dithered, on_shifted_grid
 from jdp.queries import adaptive_clipped_sum, average, gaussian_sum, weighted_average
 from jdp.queries.adaptive_clipping import AdaptiveContribution
-from jdp.queries.distributed import distributed_sum
+from jdp.queries.distributed.float_sums import distributed_sum
 from jdp.queries.distributed.noise_schemes import central, uncalibrated
 from jdp.queries.weighted_averages import WeightedContribution
 from tests.helpers import statistical

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jdp import conformance, mechanisms
+from jdp.conformance.subjects import sharpest_subject
 from jdp.guarantees import PureDP, Relation, Unit
 from jdp.mechanisms import (
   laplace,
@@ -199,7 +200,7 @@ def audited(name, epsilon):
   """
   more = MORE_REPORTS.get(name, 1)
   count, choosing = more * REPORTS[epsilon], more * CHOOSING[epsilon]
-  subject = conformance.sharpest_subject(name, epsilon)
+  subject = sharpest_subject(name, epsilon)
   return conformance.audit(
     subject, jax.random.key(17), num_samples=count, num_choosing=choosing, confidence=1 - ERROR
   )
@@ -232,7 +233,7 @@ def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(regis
     return priv_unit(setting.dim, 2 * setting.epsilon)._replace(guarantee=PureDP(setting.epsilon))
 
   register("half stated", half_stated)
-  subject = conformance.sharpest_subject("half stated", epsilon)
+  subject = sharpest_subject("half stated", epsilon)
   assert conformance.audit(
     subject, jax.random.key(3), num_samples=50_000, confidence=1 - ERROR
   ).refuted
@@ -249,9 +250,7 @@ def test_inputs_outside_the_domain_are_audited(register):
     return stated._replace(encode=lambda key, value: stated.encode(key, jnp.float32(0)) + value)
 
   register("unclipped", unclipped)
-  found = conformance.audit(
-    conformance.sharpest_subject("unclipped", 1.0), jax.random.key(3), num_samples=2000
-  )
+  found = conformance.audit(sharpest_subject("unclipped", 1.0), jax.random.key(3), num_samples=2000)
   assert found.refuted
   assert {"huge", "infinite", "NaN"} & set(found.pair)
 
@@ -271,7 +270,7 @@ def test_a_registered_mechanism_of_plain_float_noise_is_refuted(register):
 
   register("undithered", undithered, smallest_dim=1)
   found = conformance.audit(
-    conformance.sharpest_subject("undithered", 1.0), jax.random.key(5), num_samples=20_000
+    sharpest_subject("undithered", 1.0), jax.random.key(5), num_samples=20_000
   )
   assert found.bound > 4.0
   assert "granularity" in found.statistic

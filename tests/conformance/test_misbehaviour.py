@@ -18,11 +18,11 @@ from jdp.conformance import (
   Noise,
   Release,
   Sampling,
-  Verdict,
   check_implementation,
-  check_part,
   failures,
 )
+from jdp.conformance.protocol import Verdict
+from jdp.conformance.suite import check_part
 from jdp.guarantees import Relation
 
 

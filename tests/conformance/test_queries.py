@@ -18,7 +18,9 @@ import pytest
 
 from jdp import accounting, conformance, events, queries
 from jdp.accounting import dominating_pairs, registration
-from jdp.accounting.families import GAUSSIAN, DominatingPair
+from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.gaussian import GAUSSIAN
+from jdp.conformance.queries import query_subjects, registered_query_subjects
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load
@@ -40,7 +42,7 @@ def audits(subjects, count=40_000):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stated_epsilon_is_not_refuted_and_half_of_it_is(name):
-  found = audits(conformance.registered_query_subjects(name))
+  found = audits(registered_query_subjects(name))
   assert not any(own.refuted for own in found), list(map(str, found))
   assert max(own.bound / own.epsilon for own in found) > 0.5 or name == "no_privacy", list(
     map(str, found)
@@ -60,9 +62,7 @@ def understated(stddev):
 
 @pytest.mark.slow
 def test_an_event_that_states_twice_the_noise_is_refuted():
-  assert all(
-    found.refuted for found in audits(conformance.query_subjects(understated(2.0), VICTIM))
-  )
+  assert all(found.refuted for found in audits(query_subjects(understated(2.0), VICTIM)))
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_run_that_counts_one_participation_of_three_is_refuted():
     of_one = event.largest_column_norm**2
     return result, dataclasses.replace(event, squared_sensitivity=of_one), state
 
-  found = audits(conformance.query_subjects(query._replace(finalize=finalize), VICTIM))
+  found = audits(query_subjects(query._replace(finalize=finalize), VICTIM))
   assert all(own.refuted for own in found), list(map(str, found))
 
 
@@ -84,7 +84,7 @@ def test_a_query_that_does_not_clip_is_refuted():
   query = gaussian_sum(1.0, 1.0)._replace(
     preprocess=lambda key, state, record, weight: record * weight
   )
-  assert all(found.refuted for found in audits(conformance.query_subjects(query, VICTIM), 2000))
+  assert all(found.refuted for found in audits(query_subjects(query, VICTIM), 2000))
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_an_event_that_tells_the_sum_is_refuted():
     result, _, state = query.finalize(key, state, total)
     return result, GaussianSum(1.0, 1.0 - 1e-3 * jnp.abs(rounded(total)[0])), state
 
-  subjects = conformance.query_subjects(query._replace(finalize=finalize), VICTIM)
+  subjects = query_subjects(query._replace(finalize=finalize), VICTIM)
   assert all(found.refuted for found in audits(subjects, 2000))
 
 
@@ -108,7 +108,7 @@ def test_a_query_that_tells_who_is_there_is_refuted_under_zero_out():
     result, _, state = query.finalize(key, state, total)
     return result + 100 * rounded(total.weight), GaussianSum(1.0, 1.0), state
 
-  subjects = conformance.query_subjects(query._replace(finalize=finalize), VICTIM)
+  subjects = query_subjects(query._replace(finalize=finalize), VICTIM)
   assert audits({"zero-out": subjects[Relation.ZERO_OUT]}, 2000)[0].refuted
 
 
@@ -155,8 +155,7 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
   registry.register("uniformly scaled", make)
   assert conformance.unaudited() == []
   assert not any(
-    found.refuted
-    for found in audits(conformance.registered_query_subjects("uniformly scaled"), 4000)
+    found.refuted for found in audits(registered_query_subjects("uniformly scaled"), 4000)
   )
 
 
@@ -196,10 +195,10 @@ def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
   accounting.register_query(BadlyAnalysedSum, accounting.QueryAnalysis(analysis))
   query = gaussian_sum(1.0, 1.0)._replace(finalize=finalize)
   broken = None
-  assert set(conformance.query_subjects(query, VICTIM)) == {Relation.ZERO_OUT, Relation.REPLACE_ONE}
+  assert set(query_subjects(query, VICTIM)) == {Relation.ZERO_OUT, Relation.REPLACE_ONE}
   broken = Relation.REPLACE_ONE
   with pytest.raises(ValueError, match="mend the analysis of the query"):
-    conformance.query_subjects(query, VICTIM)
+    query_subjects(query, VICTIM)
 
 
 def test_partials_and_functions_without_annotations_are_seen():
@@ -233,4 +232,4 @@ def test_refusals(undone):
   with pytest.raises(
     ValueError, match="Expected an event that is accounted for under some relation"
   ):
-    conformance.query_subjects(gaussian_sum(1.0, 1.0), VICTIM)
+    query_subjects(gaussian_sum(1.0, 1.0), VICTIM)

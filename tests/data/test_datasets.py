@@ -12,13 +12,12 @@ from jdp.data import (
   examples,
   group,
   load,
-  mnist,
   pack,
   partition_by_group,
   partition_by_label,
   partition_iid,
 )
-from jdp.data.datasets import read_idx
+from jdp.data.datasets import mnist, read_idx
 
 LABELS = np.repeat(np.arange(10), 21)  # 210 examples
 PARTS = {"train": 30, "t10k": 10}

@@ -13,9 +13,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from jdp.data import Vocabulary, femnist, stackoverflow, text_source, text_users
+from jdp.data import femnist, stackoverflow, text_source, text_users
 from jdp.data.federated_sets import leaf as leaf_files
 from jdp.data.federated_sets.tff import parse_example
+from jdp.data.vocabulary import Vocabulary
 
 SECRET = "wilhelmina"
 IMAGES = np.round(np.random.default_rng(0).random((5, 28, 28)), 3).astype(np.float32)

@@ -13,8 +13,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from jdp.data import examples, group, mnist, pack, partition_by_group, python_modules, read_users
-from jdp.data.datasets import read_idx
+from jdp.data import examples, group, pack, partition_by_group, python_modules, read_users
+from jdp.data.datasets import mnist, read_idx
 from jdp.data.files import read_arrays
 from jdp.data.phishing import phishing, read_urls
 

@@ -5,7 +5,10 @@ import gzip
 import numpy as np
 import pytest
 
-from jdp.data import adult, arrays, cifar10, load
+from jdp.data import load
+from jdp.data.adult_table import adult
+from jdp.data.cifar10_images import cifar10
+from jdp.data.named_datasets import arrays
 
 SECRET = "wilhelmina"
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)

@@ -15,7 +15,6 @@ import pytest
 
 from jdp import accounting
 from jdp.data import (
-  Vocabulary,
   private_vocabulary,
   public_vocabulary,
   python_modules,
@@ -24,7 +23,7 @@ from jdp.data import (
   text,
   text_users,
 )
-from jdp.data.vocabulary import BOS, EOS, UNK, words
+from jdp.data.vocabulary import BOS, EOS, UNK, Vocabulary, words
 from jdp.ledger import Ledger
 
 

@@ -19,8 +19,9 @@ from experiments.client_dropout import report as client_dropout_report
 from experiments.runner import launch
 from experiments.runner.launch import Location
 from experiments.runner.reports import plots
-from jdp import accounting, conformance
+from jdp import accounting
 from jdp.audits.one_run import OneRunAudit
+from jdp.conformance import auditing
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger
@@ -143,7 +144,7 @@ def drawn(monkeypatch) -> list[str]:
 
 
 def _audit_all(subjects, key, *, report, **options):
-  found = conformance.Audit(EPSILON, 0.0, PROVED, 0.999, ("first", "second"), "value", 9, 1, 10)
+  found = auditing.Audit(EPSILON, 0.0, PROVED, 0.999, ("first", "second"), "value", 9, 1, 10)
   for case in subjects:
     report(case, found)
   return dict.fromkeys(subjects, found)
@@ -154,7 +155,8 @@ def _stated(monkeypatch, tmp_path):
   """Accountants and audits that always say the same, and a ledger with a round and a release."""
   for name, value in (("epsilon", EPSILON), ("gaussian_epsilon", EPSILON), ("delta", DELTA)):
     monkeypatch.setattr(accounting, name, lambda *args, value=value, **kwargs: value)
-  monkeypatch.setattr(conformance, "audit_all", _audit_all)
+  for module in (auditing, audit_binary):
+    monkeypatch.setattr(module, "audit_all", _audit_all)
   monkeypatch.setattr(audit_binary, "audit_one_run", lambda *a, **k: OneRunAudit(PROVED, 9, 10, 50))
   # Four devices take longer to compile for.
   monkeypatch.setattr("experiments.mean_estimation.__main__.client_mesh", lambda: None)

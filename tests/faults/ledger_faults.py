@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
-from jdp.ledger import DurableLedger, Ledger, LedgerMark, load, load_file
+from jdp.ledger import DurableLedger, Ledger, load, load_file
+from jdp.ledger.durable import LedgerMark
 from tests.faults import results
 
 ROUND = Round(PoissonSampling(0.1), GaussianSum(1.0, 2.0))

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jdp import accounting, data, ledger, models, random, sampling
+from jdp import accounting, data, ledger, models, sampling
 from jdp import matrix_factorization as mf
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import (
@@ -20,12 +20,12 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   per_layer_clipping,
-  replicate,
   rounds,
-  shard,
   train,
 )
-from jdp.random import seeded_key
+from jdp.federated.engine.rounds import replicate
+from jdp.federated.engine.sharded import shard
+from jdp.random import binding, seeded_key
 from tests.helpers.processes import two_process_scripts, two_processes_correlated
 
 DELTA, ROUNDS, USERS = 1e-4, 9, 24
@@ -123,7 +123,7 @@ def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
 def test_who_arrives_late_adds_nothing_before_and_moves_nobody(monkeypatch):
   """User 0 is missing in the first of its rounds, 0, 3 and 6. A further user is refused."""
   # Both runs get the same noise, so that their difference is that of the sums.
-  monkeypatch.setattr(random, "bind", lambda key, hidden: key)
+  monkeypatch.setattr(binding, "bind", lambda key, hidden: key)
   query = fixed_denominator(
     flat_clipping(1.0), 2.0, 8.0, strategy=STRATEGIES["banded"](), min_separation=3
   )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jdp import accounting, random
-from jdp.federated import PrivateSpending, individual_budget, individual_budgets
+from jdp.federated import individual_budget, individual_budgets
+from jdp.federated.individual_budgets import PrivateSpending
 from jdp.ledger import Ledger
 
 EPSILON, DELTA = 2.0, 0.01

@@ -15,8 +15,9 @@ from jax.flatten_util import ravel_pytree
 
 from jdp.data import Examples
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
-from jdp.federated import client_mesh, gradient_step, local_sgd, private_federated, replicate
+from jdp.federated import client_mesh, gradient_step, local_sgd, private_federated
 from jdp.federated.engine.cohort import default_chunk_size
+from jdp.federated.engine.rounds import replicate
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.mechanisms import gaussian, priv_unit, scalar_dp, separated

@@ -8,7 +8,8 @@ import zlib
 import pytest
 
 from jdp.events import DistributedGaussianSum, GaussianSum, GroupedSums, PoissonSampling, Round
-from jdp.ledger import DurableLedger, Ledger, LedgerMark, load, load_file
+from jdp.ledger import DurableLedger, Ledger, load, load_file
+from jdp.ledger.durable import LedgerMark
 from tests.helpers.example_events import EVENTS
 
 RUN, KEY, OTHER_KEY = "run", b"k" * 32, b"o" * 32

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jdp.events import EventBase, GaussianSum, PoissonSampling, Round
-from jdp.ledger import from_json, to_json
-from jdp.ledger.json_form import from_forms, to_forms
+from jdp.events.base import EVENT_TYPES
+from jdp.ledger.json_form import from_forms, from_json, to_forms, to_json
 from tests.helpers.example_events import EVENTS
 
 BAD = [-1, -0.5, 0, 0.0, 0.5, 1e308, float("inf"), float("nan"), None, True]
@@ -94,7 +94,7 @@ def test_an_event_of_ones_own_is_made_by_its_constructor(monkeypatch):
   from jdp import events
 
   # Before the class is made, so that undoing it leaves no such event to other tests.
-  monkeypatch.setitem(events.EVENT_TYPES, "Ratio", object)
+  monkeypatch.setitem(EVENT_TYPES, "Ratio", object)
 
   @events.base.event
   class Ratio(EventBase):

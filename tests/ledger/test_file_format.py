@@ -15,8 +15,9 @@ from jdp.events import (
   Round,
 )
 from jdp.guarantees import PureDP
-from jdp.ledger import Ledger, from_json, load
+from jdp.ledger import Ledger, load
 from jdp.ledger.file_format import to_lines
+from jdp.ledger.json_form import from_json
 from tests.helpers.example_events import EVENTS
 
 numbers = st.floats(0, exclude_min=True, allow_infinity=False)

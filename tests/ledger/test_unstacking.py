@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.ledger import Ledger, unstack
+from jdp.ledger import Ledger
+from jdp.ledger.unstacking import unstack
 
 
 def stacked(stddevs, numbers=None):

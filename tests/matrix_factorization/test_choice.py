@@ -9,6 +9,7 @@ from jdp import accounting
 from jdp import matrix_factorization as mf
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling
 from jdp.ledger import correlated_gaussian
+from jdp.matrix_factorization.trees import TreeStrategy
 
 RUN = {"population": 1000, "cohort_size": 50, "target_epsilon": 2.0, "delta": 1e-5, "memory": 4}
 
@@ -143,7 +144,7 @@ def test_files_without_a_strategy_are_refused(tmp_path):
     with pytest.raises(ValueError, match="Expected a strategy in"):
       mf.load(path)
   with pytest.raises(ValueError, match="Expected a strategy of jdp"):
-    mf.save(dataclasses.make_dataclass("Own", [], bases=(mf.TreeStrategy,), frozen=True)(4), path)
+    mf.save(dataclasses.make_dataclass("Own", [], bases=(TreeStrategy,), frozen=True)(4), path)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

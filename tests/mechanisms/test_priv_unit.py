@@ -14,8 +14,9 @@ import pytest
 from scipy import stats
 
 from jdp.accounting.local import priv_unit as caps
-from jdp.mechanisms import priv_unit, priv_unit_g, published_split
+from jdp.mechanisms import priv_unit, priv_unit_g
 from jdp.mechanisms.draws.cap_height import height_sampler
+from jdp.mechanisms.priv_unit_l2 import published_split
 from tests.helpers import releases
 
 FALSE_FAILURE_RATE = 1e-6

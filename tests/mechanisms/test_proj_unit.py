@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp.mechanisms import fast_proj_unit, priv_unit, proj_unit, stream_sum
+from jdp.mechanisms import fast_proj_unit, priv_unit, stream_sum
 from jdp.mechanisms.draws import projections
+from jdp.mechanisms.proj_units import proj_unit
 from tests.helpers.statistical import assert_mean
 
 DIM, K, COUNT = 512, 16, 24_000

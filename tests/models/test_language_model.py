@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import queries
 from jdp.data import Examples
 from jdp.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from jdp.federated import local_sgd
@@ -17,6 +16,7 @@ from jdp.models import head_words, language_metrics, language_model, next_word_l
 from jdp.models.language.lstm import lstm
 from jdp.models.language.recurrent import TOKENS_AT_ONCE, LanguageModel, embedded
 from jdp.models.language.word_losses import summed_by_pieces, weighted_cross_entropy
+from jdp.queries.per_layer_clipping import layers
 
 V, E, H, N, T = 17, 6, 5, 4, 3
 MODEL = language_model(V, embedding=E, hidden=H)
@@ -49,7 +49,7 @@ def test_size_is_the_published_one_with_eleven_layers_and_any_vocabulary():
     assert (
       sum(x.size for x in jax.tree.leaves(shapes)) == 1_346_336 + (words - 10_000) * 96 + words + 3
     )
-  assert len(set(jax.tree.leaves(queries.layers(shapes)))) == 11
+  assert len(set(jax.tree.leaves(layers(shapes)))) == 11
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pytest
 
 from jdp import models
 from jdp.models.base import LARGEST_SIZE
+from jdp.models.batch_norm import batch_norm_cnn
 
 _HUGE = 10**18
 
@@ -28,7 +29,7 @@ _HUGE = 10**18
     (lambda: models.logistic_regression((4,), _HUGE), "num_classes"),
     (lambda: models.small_cnn((_HUGE, 28, 1), 10), "input_shape"),
     (lambda: models.small_cnn((28, 28, 1), _HUGE), "num_classes"),
-    (lambda: models.batch_norm_cnn((28, 28, 1), _HUGE), "num_classes"),
+    (lambda: batch_norm_cnn((28, 28, 1), _HUGE), "num_classes"),
     (lambda: models.glm("logistic", (_HUGE,)), "input_shape"),
     (lambda: models.glm("multinomial", (4,), _HUGE), "num_outputs"),
   ],

@@ -13,7 +13,7 @@ from jdp.audits.bounds import epsilon_bound
 from jdp.audits.residues import audit_residues
 from jdp.events import PoissonSampling, Round
 from jdp.ledger import Ledger
-from jdp.queries.distributed import distributed_sum
+from jdp.queries.distributed.float_sums import distributed_sum
 from jdp.queries.distributed.noise_schemes import calibrated, central, excess, uncalibrated
 from tests.helpers import statistical
 

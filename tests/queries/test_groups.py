@@ -15,12 +15,12 @@ from jdp.queries import (
   gaussian_sum,
   grouped,
   joint_clipped_sum,
-  layers,
   no_privacy,
   per_layer,
   proportional_noise,
   weighted_average,
 )
+from jdp.queries.per_layer_clipping import layers
 
 RECORD = {
   "w": jnp.array([3.0, 4.0]),

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdp import ledger
-from jdp.events import NO_NUMBER, GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.events.base import NO_NUMBER
+from jdp.ledger.unstacking import unstack
 from jdp.queries import average, gaussian_sum, no_privacy
 from tests.helpers import statistical
 
@@ -152,7 +154,7 @@ def test_schedules_are_followed_and_the_event_says_what_was_done_in_that_round(k
 
   state, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key, 3))
   np.testing.assert_allclose(norms, clips, rtol=4e-6)
-  rounds = ledger.unstack(Round(PoissonSampling(0.1), events))
+  rounds = unstack(Round(PoissonSampling(0.1), events))
   assert [(e.query.clip_norm, e.query.stddev) for e in rounds] == [
     (4.0, 0.0),
     (2.0, 0.5),
@@ -181,7 +183,7 @@ def test_as_many_noise_draws_as_events(query, key, noise_draws):
 def test_the_event_of_constants_is_exact_through_jit(query, key):
   total = jnp.zeros(3)
   event = jax.jit(lambda k, s: query.finalize(k, s, total)[1])(key, query.init(total))
-  (event,) = ledger.unstack(event)
+  (event,) = unstack(event)
   assert event in (GaussianSum(S, 2.0), NonPrivate())
 
 

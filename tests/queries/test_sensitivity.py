@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jdp import accounting, ledger, queries
 from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
+from jdp.ledger.unstacking import unstack
 from tests.helpers import query_cases, statistical
 
 pytestmark = pytest.mark.usefixtures("undithered")
@@ -178,7 +179,7 @@ def test_the_event_says_what_was_worked_out_by_hand(case, key):
   _, event, _ = case.query.finalize(jax.random.clone(key), state, total)
   np.testing.assert_allclose(cost(event), case.cost, rtol=1e-6)
   _, jitted, _ = jax.jit(case.query.finalize)(key, state, total)
-  (stored,) = ledger.unstack(Round(PoissonSampling(0.1), jitted))
+  (stored,) = unstack(Round(PoissonSampling(0.1), jitted))
   np.testing.assert_allclose(cost(stored.query), case.cost, rtol=1e-6)
 
 

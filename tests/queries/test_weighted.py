@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import ledger
 from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round, WeightedAverage
+from jdp.ledger.unstacking import unstack
 from jdp.queries import adaptive_clipped_sum, weighted_average
 
 
@@ -49,7 +49,7 @@ def test_weighted_average_follows_schedules(key):
 
   _, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key))
   np.testing.assert_allclose(norms, clips, rtol=4e-6)
-  rounds = [event.query for event in ledger.unstack(Round(PoissonSampling(0.1), events))]
+  rounds = [event.query for event in unstack(Round(PoissonSampling(0.1), events))]
   assert rounds == [WeightedAverage(4.0, 0.0, 1.0), WeightedAverage(2.0, 0.5, 1.0)]
 
 
@@ -121,7 +121,7 @@ def test_the_event_holds_the_clip_norm_of_its_own_round(key):
   )
   assert len(set(clips.tolist())) == 5
   np.testing.assert_allclose(norms, 4 * clips, rtol=4e-6)
-  rounds = [event.query for event in ledger.unstack(Round(PoissonSampling(0.1), events))]
+  rounds = [event.query for event in unstack(Round(PoissonSampling(0.1), events))]
   assert [event.parts[1].clip_norm for event in rounds] == clips.tolist()
   assert [event.parts[0] for event in rounds] == [GaussianSum(0.5, 1.0)] * 5
 

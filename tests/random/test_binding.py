@@ -7,12 +7,13 @@ import pytest
 
 from jdp import random
 from jdp.random import binding, chacha
+from jdp.random.chacha import SECURE_IMPLS
 
 _KEY = random.seeded_key(20181204)
 
 
 def bound(*hidden):
-  return np.asarray(jax.random.key_data(random.bind(jax.random.clone(_KEY), hidden))).tobytes()
+  return np.asarray(jax.random.key_data(binding.bind(jax.random.clone(_KEY), hidden))).tobytes()
 
 
 @pytest.mark.slow
@@ -55,7 +56,7 @@ def test_every_bit_of_long_arrays_counts():
   """In chunks, levels and arrays that are hashed alone or together."""
   size = binding._ALONE + 5
   words = np.random.default_rng(0).integers(0, 2**32, size, np.uint32)
-  make = jax.jit(lambda *hidden: jax.random.key_data(random.bind(jax.random.clone(_KEY), hidden)))
+  make = jax.jit(lambda *hidden: jax.random.key_data(binding.bind(jax.random.clone(_KEY), hidden)))
   found = {np.asarray(make(words, words[:7])).tobytes()}
   places = [0, 1, 1023, 1024, binding._ALONE - 1, size - 1]
   for place in places:
@@ -92,7 +93,7 @@ def test_keys_keep_their_type_under_jit_and_vmap(impl):
   key = _KEY if impl == "chacha20" else jax.random.key(0, impl=impl)
 
   def bind(x):
-    return random.bind(jax.random.clone(key), {"x": x})
+    return binding.bind(jax.random.clone(key), {"x": x})
 
   xs = jnp.arange(6.0).reshape(3, 2)
   batch, one = jax.vmap(bind)(xs), [jax.jit(bind)(x) for x in xs]
@@ -116,16 +117,16 @@ HELD = {
 def test_a_program_is_told_by_the_arrays_that_it_holds(make):
   x, held = jnp.zeros(3), np.arange(3, dtype=np.float32)
   one, again, other = (
-    bound(random.program(make(c), x)) for c in (held, held.copy(), held + np.float32([0, 0, 1]))
+    bound(binding.program(make(c), x)) for c in (held, held.copy(), held + np.float32([0, 0, 1]))
   )
   assert one == again != other
 
 
-@pytest.mark.parametrize("impl", random.SECURE_IMPLS)
+@pytest.mark.parametrize("impl", SECURE_IMPLS)
 def test_chacha_takes_four_words_of_the_digest_at_once(impl):
   secret, digest = np.random.default_rng(1).integers(0, 2**32, (2, 8), np.uint32)
   rounds = int(impl.removeprefix("chacha"))
-  key = jax.random.key_data(binding._derived(secret, digest, random.SECURE_IMPLS[impl]))
+  key = jax.random.key_data(binding._derived(secret, digest, SECURE_IMPLS[impl]))
   expected = secret
   for half in (digest[:4], digest[4:]):
     expected = chacha.blocks(expected[:, None], half[:, None], rounds)[:8, 0]

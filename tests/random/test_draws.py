@@ -11,15 +11,15 @@ import pytest
 from scipy import stats
 
 import jdp.random
-from jdp.random import draws
+from jdp.random import chacha, draws
 from jdp.random.words import TILE
 from tests.helpers import statistical
 
 IMPLS = ("threefry2x32", "chacha20", "rbg")  # unrolled, tiled, and a type that jdp knows nothing of
 DRAWS = {
   "bits": jdp.random.bits,
-  "log_uniforms": jdp.random.log_uniforms,
-  "exponential": jdp.random.exponential,
+  "log_uniforms": draws.log_uniforms,
+  "exponential": draws.exponential,
   "laplace": jdp.random.laplace,
   "normal": jdp.random.normal,
   "bernoulli": lambda key, shape: jdp.random.bernoulli(key, 0.3, shape),
@@ -30,9 +30,7 @@ TILED = 2 * TILE + 5  # in two tiles of pairs of normals, or three of others, wi
 
 def make_key(impl, seed=20181204):
   return (
-    jdp.random.seeded_key(seed, impl)
-    if impl in jdp.random.IMPLS
-    else jax.random.key(seed, impl=impl)
+    jdp.random.seeded_key(seed, impl) if impl in chacha.IMPLS else jax.random.key(seed, impl=impl)
   )
 
 
@@ -112,7 +110,7 @@ def test_arrays_of_a_tree_share_no_number(impl):
   """Small and large ones, empty ones and scalars: all are normal, and none repeats another's."""
   sizes = {"a": (3000,), "b": (), "c": (2**13, 2), "d": (0, 4), "e": (100, 30), "f": (2**13 + 1,)}
   like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}
-  found = jdp.random.normal_like(make_key(impl), like)
+  found = draws.normal_like(make_key(impl), like)
   assert {name: x.shape for name, x in found.items()} == sizes
   every = np.concatenate([np.ravel(x) for x in found.values()])
   # 30,768 draws of at least 23 bits: 56 pairs are expected to be equal, one array of two is 3,000.
@@ -219,7 +217,7 @@ def test_exponential_and_laplace(name, impl):
 @pytest.mark.parametrize("impl", IMPLS)
 def test_log_uniforms_are_uniform_in_both_tails(impl):
   log_u, log_1mu = (
-    np.asarray(x, np.float64) for x in jdp.random.log_uniforms(make_key(impl), (MILLION,))
+    np.asarray(x, np.float64) for x in draws.log_uniforms(make_key(impl), (MILLION,))
   )
   np.testing.assert_allclose(np.exp(log_u) + np.exp(log_1mu), 1, rtol=2e-7)
   edges = -np.arange(16, 0, -1) * math.log(2)  # U in [2^-k-1, 2^-k]
@@ -251,7 +249,7 @@ P = [0.0, 1.0, 0.5, 0.01, 1 / 3, 1e-6, 1e-15, 1 - 1e-15, 1 - 2**-53, 2.0**-64, 3
 @pytest.mark.parametrize("p", P)
 def test_bernoulli_compares_with_the_exact_threshold(monkeypatch, p):
   threshold = math.floor(Fraction(p) * 2**64)
-  assert Fraction(jdp.random.realised_probability(p)) == Fraction(threshold, 2**64)
+  assert Fraction(draws.realised_probability(p)) == Fraction(threshold, 2**64)
   assert 0 <= Fraction(p) - Fraction(threshold, 2**64) < Fraction(1, 2**64)
   around = [threshold + j for j in (-(2**32), -1, 0, 1, 2**32)] + [0, 2**64 - 1]
   w = np.array([x for x in around if 0 <= x < 2**64], object)
@@ -313,7 +311,7 @@ def test_a_batch_of_batches_and_an_empty_one():
 @pytest.mark.parametrize("impl", IMPLS[:2])
 def test_devices_do_not_change_the_draws(impl):
   def client(key):
-    return jdp.random.normal(key, (5,)), jdp.random.log_uniforms(jax.random.fold_in(key, 1))
+    return jdp.random.normal(key, (5,)), draws.log_uniforms(jax.random.fold_in(key, 1))
 
   keys = jax.random.split(make_key(impl), 8)
   mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
@@ -369,7 +367,7 @@ def test_no_compilation_on_the_second_call(key):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("draw", [jdp.random.normal, jdp.random.laplace, jdp.random.exponential])
+@pytest.mark.parametrize("draw", [jdp.random.normal, jdp.random.laplace, draws.exponential])
 def test_dtypes(draw, key):
   exact = draw(jax.random.clone(key), (50,))
   for dtype in (np.float16, jnp.bfloat16):
@@ -384,7 +382,7 @@ def test_bernoulli_refuses_what_is_no_probability(key, p):
   with pytest.raises(ValueError, match="probability in"):
     jdp.random.bernoulli(key, p)
   with pytest.raises(ValueError, match="probability in"):
-    jdp.random.realised_probability(p)
+    draws.realised_probability(p)
 
 
 def test_a_threefry_key_refuses_more_values_than_it_has_counters(key):
@@ -398,7 +396,7 @@ def test_rare_coins_are_as_rare_as_they_should_be(log_p):
   2^-32.
   """
   num_words = int(-log_p / (32 * math.log(2)))
-  rest = jdp.random.realised_probability(min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
+  rest = draws.realised_probability(min(1.0, math.exp(log_p + num_words * 32 * math.log(2))))
   assert math.log(rest) - num_words * 32 * math.log(2) == pytest.approx(log_p, abs=3e-10)
   assert rest >= 2.0**-33
 
@@ -409,10 +407,10 @@ def test_rare_coins_fall_as_often_as_they_should():
   probability 2^-80.
   """
   keys = jax.random.split(jax.random.key(5), 2_000_000)
-  hits = jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, math.log(1e-3))))(keys)
+  hits = jax.jit(jax.vmap(lambda key: draws.rare_bernoulli(key, math.log(1e-3))))(keys)
   assert abs(int(hits.sum()) - 2000) < 5 * math.sqrt(2000)
   assert not np.any(
-    jax.jit(jax.vmap(lambda key: jdp.random.rare_bernoulli(key, -55.0)))(
+    jax.jit(jax.vmap(lambda key: draws.rare_bernoulli(key, -55.0)))(
       jax.random.split(jax.random.key(6), 1000)
     )
   )
@@ -421,4 +419,4 @@ def test_rare_coins_fall_as_often_as_they_should():
 @pytest.mark.parametrize("log_p", [1e-9, -math.inf, math.nan])
 def test_rare_coins_refuse_what_is_no_log_probability(log_p):
   with pytest.raises(ValueError, match="log_p"):
-    jdp.random.rare_bernoulli(jax.random.key(0), log_p)
+    draws.rare_bernoulli(jax.random.key(0), log_p)

@@ -12,7 +12,8 @@ import pytest
 
 import jdp.random
 from jdp.random import chacha
-from jdp.random.keys import client_key
+from jdp.random.chacha import IMPLS
+from jdp.random.keys import client_key, is_exposed
 from jdp.random.words import TILE, in_tiles, threefry_2x32, words
 from tests.helpers import statistical
 
@@ -235,7 +236,7 @@ def test_jax_samplers_take_these_keys():
     "permutation": lambda k: jax.random.permutation(k, 20),
     "categorical": lambda k: jax.random.categorical(k, jnp.zeros(50), shape=(20,)),
   }
-  keys = jax.random.split(jax.random.key(0, impl=jdp.random.IMPLS["chacha8"]), len(samplers))
+  keys = jax.random.split(jax.random.key(0, impl=IMPLS["chacha8"]), len(samplers))
   for key, (name, sample) in zip(keys, samplers.items(), strict=True):
     drawn = np.asarray(jax.jit(sample)(key))
     assert drawn.shape == (20,), name
@@ -246,9 +247,7 @@ def test_jax_samplers_take_these_keys():
 def test_key_data_restores_a_key():
   key = jdp.random.secure_key("chacha12")
   assert jax.random.key_data(key).shape == (8,)
-  again = jax.random.wrap_key_data(
-    np.array(jax.random.key_data(key)), impl=jdp.random.IMPLS["chacha12"]
-  )
+  again = jax.random.wrap_key_data(np.array(jax.random.key_data(key)), impl=IMPLS["chacha12"])
   np.testing.assert_array_equal(jax.random.bits(key, (5,)), jax.random.bits(again, (5,)))
 
 
@@ -283,9 +282,7 @@ def test_what_a_client_draws_begins_alike_in_every_shape_and_batch(impl):
 def test_keys_of_other_bits_make_other_client_keys():
   data = np.zeros((9, 8), np.uint32)
   data[np.arange(8), np.arange(8)] = 1
-  made = [
-    client_key(jax.random.wrap_key_data(row, impl=jdp.random.IMPLS["chacha20"])) for row in data
-  ]
+  made = [client_key(jax.random.wrap_key_data(row, impl=IMPLS["chacha20"])) for row in data]
   assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in made}) == 9
 
 
@@ -315,7 +312,7 @@ def test_seeded_keys_are_repeatable_and_differ():
 
 @pytest.mark.slow
 def test_seed_of_a_jax_key_does_not_depend_on_x64():
-  impl = jdp.random.IMPLS["chacha20"]
+  impl = IMPLS["chacha20"]
   for seed in (0, 7, -7):
     narrow = np.asarray(jax.random.key_data(jax.random.key(seed, impl=impl)))
     with enable_x64():
@@ -348,7 +345,7 @@ def test_a_noise_key_among_the_clients_keys_is_exposed():
     ([2], [1, 0], False),
   ):
     noise_key, data_key = (jax.random.clone(keys)[np.array(index)] for index in (noise, data))
-    assert bool(jdp.random.is_exposed(noise_key, data_key)) == exposed
+    assert bool(is_exposed(noise_key, data_key)) == exposed
 
 
 @pytest.mark.parametrize("make", [jdp.random.secure_key, partial(jdp.random.seeded_key, 0)])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdp import random, sampling
+from jdp import sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling
+from jdp.random import draws
 from jdp.sampling import cyclic_poisson, groups_by_identity, min_separation
 from tests.helpers import statistical
 
@@ -68,7 +69,7 @@ def test_events_say_what_the_sampler_does():
   assert named.event(named.init()).by_identity
   sampler = cyclic_poisson(40, 6, 0.3)
   event = sampler.event(sampler.init())
-  rate = random.realised_probability(0.3)
+  rate = draws.realised_probability(0.3)
   assert event == CyclicPoissonSampling(6, rate, 40, 0, False, event.overflow_probability)
 
 

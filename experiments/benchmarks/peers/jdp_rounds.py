@@ -25,11 +25,10 @@ from jdp.federated import (
   federated_averaging,
   gradient_step,
   local_sgd,
-  replicate,
   train,
   use_all_cores,
 )
-from jdp.federated.engine.rounds import block
+from jdp.federated.engine.rounds import block, replicate
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 
 _ROUNDS = {"federated": 4, "example": 10}

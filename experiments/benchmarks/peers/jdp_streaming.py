@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from experiments.benchmarks.peers import serve
 from jdp import mechanisms
-from jdp.federated import client_mesh, replicate
+from jdp.federated import client_mesh
+from jdp.federated.engine.rounds import replicate
 
 
 def main() -> None:

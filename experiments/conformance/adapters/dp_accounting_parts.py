@@ -6,7 +6,8 @@ from functools import partial
 import dp_accounting
 
 from experiments.conformance.adapters.wrapping import unsampled_replace_one, version
-from jdp.conformance import Accountant, Calibration, Implementation, Part, Plan
+from jdp.conformance import Accountant, Calibration, Implementation
+from jdp.conformance.protocol import Part, Plan
 
 _Relation = dp_accounting.NeighboringRelation
 _ACCOUNTANTS: dict[str, Callable[..., dp_accounting.PrivacyAccountant]] = {

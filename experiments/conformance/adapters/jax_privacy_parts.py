@@ -27,10 +27,10 @@ from jdp.conformance import (
   Implementation,
   MatrixStrategy,
   Noise,
-  Part,
-  Plan,
   Sampling,
 )
+from jdp.conformance.protocol import Part, Plan
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 
 Select = Callable[[int], batch_selection.BatchSelectionStrategy]
@@ -126,7 +126,7 @@ def _samplings() -> Iterator[Part]:
   cyclic, partitions = batch_selection.CyclicPoissonSampling, batch_selection.PartitionType
   poisson = events.PoissonSampling(0.3)
   rounds = 2**20  # more than are drawn
-  cases: list[tuple[str, Select, events.SamplingEvent]] = [
+  cases: list[tuple[str, Select, SamplingEvent]] = [
     ("CyclicPoissonSampling", lambda n: cyclic(0.3, n), poisson),
     (
       "CyclicPoissonSampling(cycle_length=3)",

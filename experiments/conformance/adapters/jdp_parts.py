@@ -10,7 +10,7 @@ import numpy as np
 
 import jdp
 from experiments.conformance.adapters.wrapping import noise_covariance, unsampled_replace_one
-from jdp import accounting, conformance, federated, matrix_factorization, queries, transforms
+from jdp import accounting, federated, matrix_factorization, queries, transforms
 from jdp import sampling as samplers
 from jdp.conformance import (
   Accountant,
@@ -20,12 +20,13 @@ from jdp.conformance import (
   Implementation,
   MatrixStrategy,
   Noise,
-  Part,
-  Plan,
   Release,
   Sampling,
   Subject,
 )
+from jdp.conformance.protocol import Part, Plan, add_remove_ledger
+from jdp.conformance.queries import registered_query_subjects
+from jdp.conformance.subjects import sharpest_subject
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.matrix_factorization import Strategy
@@ -246,7 +247,7 @@ def _members(
 def _accountants() -> Iterator[Part]:
   for accountant in accounting.ACCOUNTANTS:
     call = f'jdp.accounting.epsilon(accountant="{accountant}")'
-    yield Accountant(call, partial(_epsilon, conformance.add_remove_ledger, accountant))
+    yield Accountant(call, partial(_epsilon, add_remove_ledger, accountant))
     yield Accountant(
       f"{call}, replace one",
       partial(_epsilon, unsampled_replace_one, accountant),
@@ -306,9 +307,9 @@ def _releases() -> Iterator[Part]:
 
 
 def _mechanism(name: str) -> dict[str, Subject]:
-  return {Relation.REPLACE_ONE.label: conformance.sharpest_subject(name, 1.0)}
+  return {Relation.REPLACE_ONE.label: sharpest_subject(name, 1.0)}
 
 
 def _query(name: str) -> dict[str, Subject]:
-  subjects = conformance.registered_query_subjects(name)
+  subjects = registered_query_subjects(name)
   return {relation.label: subject for relation, subject in subjects.items()}

@@ -19,10 +19,9 @@ from jdp.conformance import (
   Clip,
   Implementation,
   Noise,
-  Part,
-  Plan,
   Sampling,
 )
+from jdp.conformance.protocol import Part, Plan
 from jdp.guarantees import Relation
 
 _STDDEV, _SIZE, _ROUNDS = 2.0, 4096, 3

@@ -31,9 +31,8 @@ from jdp.conformance import (
   Implementation,
   MatrixStrategy,
   Noise,
-  Part,
-  Plan,
 )
+from jdp.conformance.protocol import Part, Plan
 from jdp.guarantees import Relation
 
 _STDDEV, _SIZE, _ROUNDS = 2.0, 4096, 4

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from jdp import events
-from jdp.conformance import Plan
+from jdp.conformance.protocol import Plan
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 

@@ -16,6 +16,7 @@ from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from experiments.runner.problems.public_start import with_public_start
 from jdp import data, models
+from jdp.data.datasets import Dataset
 from jdp.guarantees import Unit
 from jdp.queries.base import PyTree
 from jdp.sampling import groups_by_identity
@@ -44,7 +45,7 @@ class LabelledData(Protocol):
     """The share of the training examples that takes the test's place."""
 
 
-def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False) -> data.Dataset:
+def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False) -> Dataset:
   """The data set that the options name, whose test examples may be held-out ones.
 
   Args:
@@ -75,7 +76,7 @@ def data_name(options: LabelledData) -> str:
   return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
-def held_out(dataset: data.Dataset, share: float, seed: int, *, by_user: bool) -> data.Dataset:
+def held_out(dataset: Dataset, share: float, seed: int, *, by_user: bool) -> Dataset:
   """The training examples alone, about a share of which take the test's place.
 
   Each user is held out by a coin of its own, on which nobody else's depends. So is each example, if
@@ -174,7 +175,7 @@ def source_problem(options: ProblemOptions, *, precision: str = "float32") -> Le
 
 def _dataset_and_model(
   options: ClassificationOptions, data_seed: int
-) -> tuple[data.Dataset, models.Model]:
+) -> tuple[Dataset, models.Model]:
   dataset = load_dataset(options, data_seed, by_user=options.partition == "writer")
   return dataset, own_model.make_model(
     options.model, dataset.input_shape, dataset.num_classes, Unit.USER
@@ -184,7 +185,7 @@ def _dataset_and_model(
 def _of_users(
   options: ClassificationOptions,
   model: models.Model,
-  dataset: data.Dataset,
+  dataset: Dataset,
   users: list[np.ndarray],
   arrange: Callable[..., PyTree],
   precision: str,
@@ -229,9 +230,7 @@ def _classification(
   return problem._replace(facts=facts)
 
 
-def _users(
-  options: ClassificationOptions, dataset: data.Dataset, data_seed: int
-) -> list[np.ndarray]:
+def _users(options: ClassificationOptions, dataset: Dataset, data_seed: int) -> list[np.ndarray]:
   """The users of the partition, or the first so many of them."""
   users = _partition(options, dataset, np.random.default_rng(data_seed))
   if not (options.num_users or 0) <= len(users):
@@ -272,7 +271,7 @@ def _declared(options: ClassificationOptions) -> int | None:
 
 
 def _partition(
-  options: ClassificationOptions, dataset: data.Dataset, rng: np.random.Generator
+  options: ClassificationOptions, dataset: Dataset, rng: np.random.Generator
 ) -> list[np.ndarray]:
   size = options.examples_per_user
   if options.partition == "iid":

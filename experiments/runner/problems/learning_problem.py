@@ -9,7 +9,8 @@ import numpy as np
 
 from experiments.runner.reports.parts import Part
 from experiments.runner.runs.workdir import Workdir
-from jdp.data import PackedUsers, SourceUsers
+from jdp.data.packed import PackedUsers
+from jdp.data.sources.source_users import SourceUsers
 from jdp.federated.engine.sharded import num_clients
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger

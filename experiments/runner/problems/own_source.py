@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from experiments.runner.problems import own_model
 from jdp import data
+from jdp.data.sources.source_users import SourceUsers
 
 HELP = (
   "package.module:factory of your own. It returns (source, (test inputs, test labels), number of "
@@ -20,7 +21,7 @@ def check_name(**names: str) -> None:
       raise ValueError(f"Expected {option} to be package.module:factory, got {name!r:.60}.")
 
 
-def open_source(name: str | None, max_examples: int) -> tuple[data.SourceUsers, data.Examples, int]:
+def open_source(name: str | None, max_examples: int) -> tuple[SourceUsers, data.Examples, int]:
   """The users, the test examples and the number of classes, checked before anything is written.
 
   Raises:

@@ -15,7 +15,8 @@ from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import FLAGS, LEDGER
-from jdp.events import Event, NonPrivate, Round
+from jdp.events import NonPrivate, Round
+from jdp.events.rounds import Event
 from jdp.federated.runs.budget import why_no_central_epsilon
 from jdp.guarantees import Observer, Relation, Unit, rounded_up
 from jdp.ledger import Ledger

@@ -12,7 +12,8 @@ from experiments.runner.problems.problem_options import LearningOptions
 from experiments.runner.problems.text_options import TextOptions
 from experiments.runner.runs.workdir import LEDGER, Workdir, noise_key
 from jdp import data
-from jdp.data import UserText, Vocabulary
+from jdp.data.text import UserText
+from jdp.data.vocabulary import Vocabulary
 from jdp.ledger import Ledger
 
 _WORDS = "words.json"

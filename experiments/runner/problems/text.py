@@ -25,10 +25,13 @@ from experiments.runner.reports.parts import Part
 from experiments.runner.reports.tables import percent, table
 from experiments.runner.runs.workdir import Workdir
 from jdp import data, models
-from jdp.data import Examples, UserText, Vocabulary
-from jdp.data.vocabulary import BOS, UNK, words
+from jdp.data import Examples
+from jdp.data.packed import PackedUsers
+from jdp.data.text import UserText
+from jdp.data.vocabulary import BOS, UNK, Vocabulary, vocabulary_event, words
 from jdp.guarantees import Unit
 from jdp.ledger import Ledger
+from jdp.models.language.recurrent import LanguageModel
 from jdp.queries.base import PyTree
 
 _HEADS = (10, 50, 100)
@@ -85,7 +88,7 @@ def text_problem(options: LearningOptions) -> LearningProblem:
   if options.vocabulary == "public":
     return make(vocabulary, Ledger())
   # The event depends on the options alone, so the budget can be checked before the count.
-  event = data.vocabulary_event(
+  event = vocabulary_event(
     words_per_user=needed(options.vocabulary_words_per_user),
     noise_multiplier=needed(options.vocabulary_noise_multiplier),
   )
@@ -154,7 +157,7 @@ def _make_problem(
   )
 
 
-def make_model(options: TextOptions, size: int) -> models.LanguageModel:
+def make_model(options: TextOptions, size: int) -> LanguageModel:
   """The language model that the options ask for, of so many words.
 
   Raises:
@@ -271,11 +274,11 @@ def divide(users: Sequence[UserText], options: LearningOptions) -> Split:
 
 def _facts(
   options: LearningOptions,
-  model: models.LanguageModel,
+  model: LanguageModel,
   vocabulary: Vocabulary,
   test: Examples,
   num_tested: int,
-  clients: data.PackedUsers,
+  clients: PackedUsers,
 ) -> dict[str, str]:
   source = (
     "Python's docstrings"
@@ -304,7 +307,7 @@ def _facts(
 
 
 def _prediction_parts(
-  model: models.LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
+  model: LanguageModel, vocabulary: Vocabulary, test: Examples, params_of: dict[str, PyTree]
 ) -> Iterator[Part]:
   """The models' predictions: the frequency of predicted words, and examples."""
   yield head_words(model, test, params_of)
@@ -323,7 +326,7 @@ def _prediction_parts(
   )
 
 
-def head_words(model: models.LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
+def head_words(model: LanguageModel, test: Examples, params_of: dict[str, PyTree]) -> Part:
   """The share of tokens by how many of ten predicted words are among the most frequent."""
   # A sample of the test's sequences is enough for the shares, and ten predictions are costly.
   apart = max(1, test.labels.size // _HEAD_TOKENS)

@@ -9,7 +9,7 @@ from experiments.runner.runs.layouts import Layout
 from experiments.runner.runs.training import TrainingOptions
 from jdp.accounting.statements.privacy_statements import SETTINGS_ARE_NOT_COVERED
 from jdp.guarantees import AnyGuarantee, ApproxDP, SeparatedDP, Unit, compose, rounded_up
-from jdp.ledger import from_json
+from jdp.ledger.json_form import from_json
 
 FLOAT_NOISE = """Noise of floats is released on grids of a sixteenth of its standard deviation, with
 random shifts, which hide its low-order bits. What float32 still adds to ε, tails included, is no

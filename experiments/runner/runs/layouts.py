@@ -9,7 +9,8 @@ import numpy as np
 
 from experiments.runner import processes
 from experiments.runner.runs.workdir import Workdir
-from jdp.data import PackedUsers, SourceUsers
+from jdp.data.packed import PackedUsers
+from jdp.data.sources.source_users import SourceUsers
 from jdp.federated import CohortLayout, FederatedAlgorithm
 from jdp.federated.engine import placement
 from jdp.federated.engine.cohort_layout import candidates, least_time

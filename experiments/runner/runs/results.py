@@ -10,7 +10,8 @@ from experiments.runner.runs.training import DIAGNOSTICS
 from jdp._files import read_bytes
 from jdp.federated.runs.run_folder import LEDGER, METRICS, PARAMS
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
-from jdp.ledger import Ledger, load, load_file, to_json
+from jdp.ledger import Ledger, load, load_file
+from jdp.ledger.json_form import to_json
 
 RESULT = "result.json"
 LINK = "ledger_link"

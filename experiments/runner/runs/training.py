@@ -16,8 +16,9 @@ from experiments.runner.options import MOST_SEED, option
 from experiments.runner.runs import sweep_parts
 from experiments.runner.runs.progress import Report
 from jdp import _validate, accounting
-from jdp.federated import FederatedAlgorithm, Progress, Result, RunFolder, no_improvement, train
-from jdp.federated.runs.training import Evaluate
+from jdp.federated import FederatedAlgorithm, no_improvement, train
+from jdp.federated.runs.run_folder import RunFolder
+from jdp.federated.runs.training import Evaluate, Progress, Result
 from jdp.federated.runs.whole_files import RowFile
 from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger

@@ -9,8 +9,6 @@
 """
 
 from jdp.accounting.draw_and_discard.adversaries import (
-  InternalRatios,
-  Statement,
   channel_listener,
   internal_ratios,
   internal_threat,
@@ -18,18 +16,12 @@ from jdp.accounting.draw_and_discard.adversaries import (
   published_average,
   published_lemma,
 )
-from jdp.accounting.draw_and_discard.later_updates import snapshot_epsilon
-from jdp.accounting.draw_and_discard.one_update import channel_guarantee
 
 __all__ = [
-  "InternalRatios",
-  "Statement",
-  "channel_guarantee",
   "channel_listener",
   "internal_ratios",
   "internal_threat",
   "opportunistic_threat",
   "published_average",
   "published_lemma",
-  "snapshot_epsilon",
 ]

@@ -44,7 +44,7 @@ class LaterUpdates(enum.StrEnum):
 def known_of_steps(
   learning_rate: float, clip: float, *, smoothness: float, gradient_bound: float
 ) -> LaterUpdates:
-  """What is known of gradient steps on a convex loss, such as that of a `jdp.models.GLM`.
+  """What is known of gradient steps on a convex loss, such as that of a `jdp.models.glm`.
 
   They are non-expansive if they are never clipped and are no longer than 2 / smoothness (arXiv
   1808.06651, Proposition 18). That is so in real numbers; float32 adds its rounding.

@@ -38,11 +38,13 @@ import numpy as np
 from jdp.accounting.analysis import Attained, Composed
 from jdp.accounting.composed_rounds import compose_rounds, turns_key
 from jdp.accounting.composition import Composition, compose_both, compose_pairs
-from jdp.accounting.families import GAUSSIAN, DominatingPair, charge_of, loss_of
+from jdp.accounting.families.base import DominatingPair, charge_of, loss_of
+from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.pld.aims import Term
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.registration import parts_of, query_analysis, sampling_analysis
-from jdp.events import QueryEvent, Round
+from jdp.events import Round
+from jdp.events.queries import QueryEvent
 from jdp.guarantees import Relation
 
 

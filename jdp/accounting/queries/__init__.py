@@ -7,6 +7,5 @@
 | the best of several runs | `best_of_runs` |
 """
 
-from jdp.accounting.queries import best_of_runs, correlated, releases
-
-__all__ = ["best_of_runs", "correlated", "releases"]
+# They register their analyses.
+from jdp.accounting.queries import best_of_runs, correlated, releases  # noqa: F401

@@ -6,10 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from jdp import events
-from jdp.accounting import families
 from jdp.accounting.analysis import Attained, QueryAnalysis
 from jdp.accounting.dominating_pairs import gaussian_pair, real, sum_sensitivity
-from jdp.accounting.families import DominatingPair, Family
+from jdp.accounting.families.base import DominatingPair, Family
+from jdp.accounting.families.releases import (
+  CONCENTRATED,
+  DISCRETE_GAUSSIAN,
+  LAPLACE,
+  NON_PRIVATE,
+  NULL_RESPONSE,
+  PURE,
+  RANDOMIZED_RESPONSE,
+  SKELLAM,
+)
 from jdp.accounting.registration import register_query
 from jdp.guarantees import Relation
 
@@ -24,7 +33,7 @@ def _laplace_sum(
   query: events.LaplaceSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
   moved = sum_sensitivity(query.clip_norm, relation)
-  return DominatingPair(families.LAPLACE, (moved / query.scale if query.scale else math.inf,))
+  return DominatingPair(LAPLACE, (moved / query.scale if query.scale else math.inf,))
 
 
 def _weighted_average(
@@ -52,7 +61,7 @@ def _distributed_gaussian_sum(
   query: events.DistributedGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
   if not query.released:
-    return DominatingPair(families.PURE, (0.0,))
+    return DominatingPair(PURE, (0.0,))
   moved = float(query.clip_norm) * _relative_sensitivity(query, relation)
   return gaussian_pair(float(query.stddev), moved)
 
@@ -63,18 +72,18 @@ def _discrete_gaussian_sum(
   factor = _relative_sensitivity(query, relation)
   noise = query.share_stddev, real(int(query.num_shares)), real(query.dim)
   distances = factor * query.l2_norm, factor * query.l1_norm
-  return DominatingPair(families.DISCRETE_GAUSSIAN, (*distances, *noise, float(factor)))
+  return DominatingPair(DISCRETE_GAUSSIAN, (*distances, *noise, float(factor)))
 
 
 def _skellam_sum(
   query: events.SkellamSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
   if not query.released:
-    return DominatingPair(families.PURE, (0.0,))
+    return DominatingPair(PURE, (0.0,))
   factor = _relative_sensitivity(query, relation)
   variance = query.share_variance * real(int(query.num_shares)) if query.num_shares else 0.0
   distances = factor * query.l2_norm, factor * query.l1_norm
-  return DominatingPair(families.SKELLAM, (*distances, variance, float(factor)))
+  return DominatingPair(SKELLAM, (*distances, variance, float(factor)))
 
 
 def _relative_sensitivity(query: Any, relation: Relation) -> int:
@@ -96,7 +105,7 @@ def _randomized_response(
   query: events.RandomizedResponse, relation: Relation, declared: Relation
 ) -> DominatingPair:
   to_null = query.uniform_null and relation is not Relation.REPLACE_ONE
-  family = families.NULL_RESPONSE if to_null else families.RANDOMIZED_RESPONSE
+  family = NULL_RESPONSE if to_null else RANDOMIZED_RESPONSE
   return DominatingPair(family, (query.noise, real(query.num_values)))
 
 
@@ -146,16 +155,14 @@ register_query(
     worst=lambda event: dataclasses.replace(event, uniform_null=True),
   ),
 )
+register_query(events.PureRelease, QueryAnalysis(_stated(PURE, "epsilon"), is_central=True))
 register_query(
-  events.PureRelease, QueryAnalysis(_stated(families.PURE, "epsilon"), is_central=True)
-)
-register_query(
-  events.ConcentratedRelease, QueryAnalysis(_stated(families.CONCENTRATED, "rho"), is_central=True)
+  events.ConcentratedRelease, QueryAnalysis(_stated(CONCENTRATED, "rho"), is_central=True)
 )
 register_query(
   events.NonPrivate,
   QueryAnalysis(
-    lambda *_: DominatingPair(families.NON_PRIVATE, ()),
+    lambda *_: DominatingPair(NON_PRIVATE, ()),
     is_central=True,
     attained=lambda event: Attained.UNSAMPLED,
     protects=False,

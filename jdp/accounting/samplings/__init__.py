@@ -7,6 +7,5 @@
 | epochs: shuffled batches, balls in bins, random allocation | `epochs` |
 """
 
-from jdp.accounting.samplings import epochs, poisson, sizes
-
-__all__ = ["epochs", "poisson", "sizes"]
+# They register their analyses.
+from jdp.accounting.samplings import epochs, poisson, sizes  # noqa: F401

@@ -10,8 +10,8 @@ from typing import Any
 
 from jdp.accounting import analysis
 from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
-from jdp.accounting.families import REPLACED_GAUSSIAN, DominatingPair
-from jdp.accounting.families.base import POISSON
+from jdp.accounting.families.base import POISSON, DominatingPair
+from jdp.accounting.families.gaussian import REPLACED_GAUSSIAN
 from jdp.accounting.families.samples import hidden_pairs, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling

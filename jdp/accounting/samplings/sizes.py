@@ -3,8 +3,8 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.families import FIXED_SIZE_GAUSSIAN, TRUNCATED_GAUSSIAN, DominatingPair
-from jdp.accounting.families.base import FIXED_SIZE
+from jdp.accounting.families.base import FIXED_SIZE, DominatingPair
+from jdp.accounting.families.gaussian import FIXED_SIZE_GAUSSIAN, TRUNCATED_GAUSSIAN
 from jdp.accounting.families.samples import hidden_pairs, is_bare, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import FixedSizeSampling, TruncatedPoissonSampling

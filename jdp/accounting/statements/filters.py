@@ -44,8 +44,10 @@ from jdp.accounting.analytic_gaussian import checked_log, gaussian_noise_multipl
 from jdp.accounting.composition import Composition
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.renyi.conversions import IMPROVED
-from jdp.events import Event, EventBase
-from jdp.ledger import Ledger, unstack
+from jdp.events import EventBase
+from jdp.events.rounds import Event
+from jdp.ledger import Ledger
+from jdp.ledger.unstacking import unstack
 
 _RESERVED = 0.01  # the share of delta for overflows and the deltas of local releases
 _ORDERS = 1 + np.geomspace(0.1, 500.0, 12)  # of the odometer

@@ -4,7 +4,7 @@ In rounds, a stream is a training procedure. Noise is drawn for a block of updat
 small draws are slow. Updates are counted from 0 over the whole run, and update t has keys of its
 own, folded in from t. So no bit of its draws depends on the blocks, on where a run is cut, or on
 which users come before. A round has a key of its own, bound to the models and to the data of the
-round (`jdp.random.bind`).
+round (`jdp.random.binding.bind`).
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from jdp.data.clients import Array, Examples
 from jdp.events import LocalRelease
 from jdp.federated.engine.rounds import FederatedAlgorithm, ServerState
 from jdp.federated.engine.sharded import check_clients
+from jdp.random import binding
 from jdp.sampling.base import check_population
 
 PyTree = Any
@@ -268,7 +269,7 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
     members = jax.tree.map(lambda x: jnp.asarray(x)[users], clients)
     key = jax.random.fold_in(noise_key, state.round)
     code = _code(process.update, process.models(state.optimizer), members)
-    key = random.bind(key, (state.optimizer, members, settings, code))
+    key = binding.bind(key, (state.optimizer, members, settings, code))
     after = jax.lax.cond(
       state.round < schedule.num_rounds,
       lambda: process.run(key, state.optimizer, coming, clients, settings),
@@ -284,7 +285,7 @@ def _code(update: ClientUpdate, models: PyTree, members: Examples) -> PyTree:
   """What tells the code of a client's release from other code."""
   params, client = (jax.tree.map(lambda x: x[0], tree) for tree in (models, members))
   noise = jax.eval_shape(lambda: update.draw(jax.random.key(0), params))
-  return random.program(update.release, update.settings, noise, params, client)
+  return binding.program(update.release, update.settings, noise, params, client)
 
 
 def scan_updates(

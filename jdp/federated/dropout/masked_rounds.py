@@ -31,7 +31,8 @@ from jdp.federated.dropout.secure_aggregation_protocol import SecureAggregation
 from jdp.federated.engine.sharded import check_clients
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.distributed.integer_sums import DiscreteContribution, DiscreteState
-from jdp.random import bind, marked
+from jdp.random import marked
+from jdp.random.binding import bind
 from jdp.random.discrete import skellam
 
 _VARIANCES = 1e-6, 4.5e7  # the least and the most that `skellam` draws

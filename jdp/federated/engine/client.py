@@ -10,7 +10,7 @@ from jdp.numerics.compensated import Product
 from jdp.queries import SumQuery
 from jdp.queries.base import Contribution
 from jdp.queries.gaussian import weighted
-from jdp.random import bind
+from jdp.random.binding import bind
 
 PyTree = Any
 _LEAST = 1e-30
@@ -21,7 +21,7 @@ class ClientKeys(NamedTuple):
 
   Attributes:
     noise: for local mechanisms. It follows from the client's data: bind it to what the noise hides
-      (`jdp.random.bind`).
+      (`jdp.random.binding.bind`).
     data: for local training, a threefry key (`jdp.random.keys.client_key`).
   """
 

@@ -24,17 +24,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jdp import _validate, random
 from jdp._arguments import checked
 from jdp._dispatch import waits_for
-from jdp.events import Event, LocalRelease, Round
+from jdp.events import LocalRelease, Round
+from jdp.events.rounds import Event
 from jdp.federated.engine.client import ClientFn, contribution
 from jdp.federated.engine.cohort import default_chunk_size, unrounded_cohort_sum
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.sharded import one_client
 from jdp.federated.engine.shared_programs import shared
 from jdp.guarantees import Relation, Unit
-from jdp.ledger import unstack
+from jdp.ledger.unstacking import unstack
 from jdp.numerics.compensated import rounded
 from jdp.queries import SumQuery
 from jdp.queries.finalizing import finalized
+from jdp.random import binding
 from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
@@ -190,7 +192,7 @@ def rounds(
     public = query.public(state.query)
     shared = (send(state.params, public), public)
     keys = (
-      random.bind(clients_key, shared),
+      binding.bind(clients_key, shared),
       client_key(jax.random.fold_in(data_key, state.round)),
     )
     size = chunk_size

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import jax
 
 from jdp import _validate, accounting
-from jdp.accounting import PrivacyFilter
 from jdp.accounting.seen import refuse_adaptive
-from jdp.events import Event, Round
+from jdp.accounting.statements.filters import PrivacyFilter
+from jdp.events import Round
 from jdp.events.base import EventBase
+from jdp.events.rounds import Event
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jdp import _distribution, random
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.federated.runs.digest import digest
 from jdp.federated.runs.environment import environment
 from jdp.federated.runs.released import Released
@@ -28,6 +28,7 @@ from jdp.federated.runs.secret_folder import hold, keep_mark, kept_mark
 from jdp.federated.runs.whole_files import RowFile
 from jdp.ledger import DurableLedger, Ledger
 from jdp.models.parameter_files import save_params
+from jdp.random.keys import is_exposed
 
 PyTree = Any
 
@@ -81,7 +82,7 @@ class FolderRecords:
         folder.path / LEDGER,
         run,
         beginning.prior,
-        key_exposed=bool(random.is_exposed(*self.keys)),
+        key_exposed=bool(is_exposed(*self.keys)),
         identity=fingerprint(self.keys[0]),
         expected=kept_mark(folder.secret),
       )

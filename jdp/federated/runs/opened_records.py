@@ -9,6 +9,7 @@ from jdp import random
 from jdp.federated.runs.folder_records import FolderRecords, own_key
 from jdp.federated.runs.run_folder import RunFolder, fingerprint, run_folder
 from jdp.federated.runs.run_records import Beginning, MemoryRecords, Records
+from jdp.random.keys import is_exposed
 
 Workdir = str | os.PathLike | RunFolder
 Opened = tuple[Records, tuple[jax.Array, jax.Array]]
@@ -37,7 +38,7 @@ def _open(workdir: Workdir | None, beginning: Beginning) -> Opened:
       own_key(beginning.noise_key, None, "noise_key"),
       own_key(beginning.data_key, None, "data_key"),
     )
-    exposed = bool(random.is_exposed(*keys))
+    exposed = bool(is_exposed(*keys))
     return MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0])), keys
   records = FolderRecords(run_folder(workdir), beginning)
   return records, records.keys
@@ -58,6 +59,6 @@ def _open_shared(workdir: Workdir | None, beginning: Beginning) -> Opened:
     return random.restore_key(np.frombuffer(made, np.uint32))
 
   keys = key(beginning.noise_key, 0), key(beginning.data_key, 1)
-  exposed = bool(random.is_exposed(*keys))
+  exposed = bool(is_exposed(*keys))
   others = MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0]))
   return SharedRecords(opened[0][0] if opened else None, others), keys

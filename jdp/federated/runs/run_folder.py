@@ -18,7 +18,7 @@ from jdp import random
 from jdp._files import read_bytes
 from jdp.federated.runs.environment import MAY_CHANGE
 from jdp.federated.runs.whole_files import read_sealed, write, write_sealed
-from jdp.ledger import LedgerMark
+from jdp.ledger.durable import LedgerMark
 
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from jdp.events import Event
-from jdp.ledger import Ledger, unstack
+from jdp.events.rounds import Event
+from jdp.ledger import Ledger
+from jdp.ledger.unstacking import unstack
 from jdp.ledger.value import marked_exposed, refuse_two_caps
 
 PyTree = Any

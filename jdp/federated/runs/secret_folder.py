@@ -12,7 +12,7 @@ from typing import IO
 
 from jdp._files import open_regular, read_bytes
 from jdp.federated.runs.whole_files import write
-from jdp.ledger import LedgerMark
+from jdp.ledger.durable import LedgerMark
 
 _OTHERS = 0o077
 _MARK = "ledger_mark.json"

@@ -13,10 +13,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.federated.runs.digest import is_key, to_data
 from jdp.federated.runs.run_records import MemoryRecords, Records
-from jdp.ledger import Ledger, from_json, to_json
+from jdp.ledger import Ledger
+from jdp.ledger.json_form import from_json, to_json
 
 PyTree = Any
 Made = TypeVar("Made")

@@ -22,9 +22,10 @@ from jax.sharding import Mesh
 
 from jdp import _validate
 from jdp._arguments import checked, shown
-from jdp.accounting import PrivacyFilter, privacy_statements
+from jdp.accounting import privacy_statements
+from jdp.accounting.statements.filters import PrivacyFilter
 from jdp.data.sources.source_users import SourceUsers
-from jdp.events import Event
+from jdp.events.rounds import Event
 from jdp.federated.data_warnings import warn_of_clipping
 from jdp.federated.early_stopping import EarlyStop, clients_matter, events_of_next_rounds
 from jdp.federated.engine import placement

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import random
+from jdp.random import draws
 
 _KNOTS = 1024
 _DEEPEST = 45.1  # -log of the least share
@@ -72,11 +72,11 @@ def anywhere_or_top(
   def sample(key):
     side_key, top_key = jax.random.split(key)
     # For p at its least, q, rounding might bring the logarithm above 0.
-    return random.rare_bernoulli(side_key, min(0.0, log_anywhere)), top(top_key)
+    return draws.rare_bernoulli(side_key, min(0.0, log_anywhere)), top(top_key)
 
   return sample
 
 
 def by_inversion(in_top: Callable[[jax.Array], Any]) -> Callable[[jax.Array], Any]:
   """Makes the sampler key -> T from the function log U -> the T whose upper tail is q U."""
-  return lambda key: in_top(random.log_uniforms(key)[0])
+  return lambda key: in_top(draws.log_uniforms(key)[0])

@@ -81,7 +81,7 @@ def language_model(
   all words, plus biases. The table's gradient is the sum over both uses. So clipping bounds what a
   client does to a word by either use.
 
-  For per-layer clipping `jdp.queries.layers` finds 11 layers:
+  For per-layer clipping `jdp.queries.per_layer_clipping.layers` finds 11 layers:
 
   * the four gates' matrices for the input;
   * the four gates' matrices for the state, each with its bias;

@@ -24,10 +24,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate, random
+from jdp import _validate
 from jdp._arguments import checked
 from jdp._loop_carries import vary_like
 from jdp.queries.base import PyTree
+from jdp.random import draws
 
 # int32 [2 + calibrations]: how many clients were announced, reported, and answered each calibration
 Counts = jax.Array
@@ -210,7 +211,7 @@ def _at_least_one(number: jax.typing.ArrayLike) -> jax.Array:
 
 def normal_like(key: jax.Array, like: PyTree, variance: jax.Array) -> PyTree:
   """N(0, variance) on each coordinate, float32."""
-  return jax.tree.map(lambda x: jnp.sqrt(variance) * x, random.normal_like(key, like))
+  return jax.tree.map(lambda x: jnp.sqrt(variance) * x, draws.normal_like(key, like))
 
 
 def zeros_like(like: PyTree) -> PyTree:

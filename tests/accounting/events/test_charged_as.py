@@ -9,6 +9,7 @@ from jdp import accounting, events
 from jdp.accounting import dominating_pairs, registration
 from jdp.conformance import unaudited
 from jdp.events import EventBase, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
+from jdp.events.queries import query_event_types, sampling_event_types
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load
 from tests.accounting.events.test_pairings import QUERIES, SAMPLINGS, UNPROTECTED
@@ -24,7 +25,7 @@ def by_rule(kind):
   own = [field for field in dataclasses.fields(kind) if field.name not in INHERITED]
   body = {"__annotations__": {field.name: object for field in own}, "__doc__": "A copy."}
   body |= {f.name: f.default for f in own if f.default is not dataclasses.MISSING}
-  register = events.register_sampling if kind in events.sampling_event_types() else events.register
+  register = events.register_sampling if kind in sampling_event_types() else events.register
   copy = register(type(f"Other{kind.__name__}", (EventBase,), body))
   accounting.charge_as(copy, lambda event: kind(**{f.name: getattr(event, f.name) for f in own}))
   return copy
@@ -32,7 +33,7 @@ def by_rule(kind):
 
 def by_analysis(kind):
   """A type that is like another one, and has the analysis that the public registry has of it."""
-  is_sampling = kind in events.sampling_event_types()
+  is_sampling = kind in sampling_event_types()
   register = events.register_sampling if is_sampling else events.register
   copy = register(type(f"Like{kind.__name__}", (kind,), {"__doc__": "A copy."}))
   known = registration.sampling_analysis if is_sampling else registration.query_analysis
@@ -136,8 +137,8 @@ def test_by_loss_distributions(sampling, query):
 
 def test_all_known_types_are_here():
   types = {type(query) for query in [*QUERIES, *UNPROTECTED]}
-  assert types == set(events.query_event_types())
-  assert {type(sampling) for sampling in SAMPLINGS} == set(events.sampling_event_types())
+  assert types == set(query_event_types())
+  assert {type(sampling) for sampling in SAMPLINGS} == set(sampling_event_types())
 
 
 def test_the_blocks_of_long_ledgers_are_read_by_the_rules_of_the_day():

@@ -10,8 +10,9 @@ import pathlib
 
 import pytest
 
-from jdp import accounting, events
-from jdp.accounting import families
+from jdp import accounting
+from jdp.accounting.families import base, gaussian, releases
+from jdp.events.base import EVENT_TYPES
 
 FOLDER = pathlib.Path(accounting.__file__).parent
 EXCEPTED = {
@@ -19,10 +20,13 @@ EXCEPTED = {
   "seen.py",  # rounds and local releases, the two kinds of entries that a ledger has
 }
 UNIONS = {"Event", "EventBase", "QueryEvent", "SamplingEvent", "SumQueryEvent", "WholeRunEvent"}
-FAMILIES = {name for name in families.__all__ if name.isupper()}
-KINDS = {
-  kind.__name__ for kind in events.EVENT_TYPES.values() if kind.__module__.startswith("jdp.")
+FAMILIES = {
+  name
+  for module in (gaussian, releases)
+  for name, value in vars(module).items()
+  if isinstance(value, base.Family)
 }
+KINDS = {kind.__name__ for kind in EVENT_TYPES.values() if kind.__module__.startswith("jdp.")}
 NAMES = FAMILIES | KINDS | (UNIONS - {"EventBase"})  # one event, or several of them, is no decision
 LONGEST = 300
 

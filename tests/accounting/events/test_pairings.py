@@ -12,8 +12,10 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.accounting import composition, dominating_pairs, families, registration
+from jdp.accounting import composition, dominating_pairs, registration
 from jdp.accounting.dominating_pairs import dominating_pair
+from jdp.accounting.families import gaussian
+from jdp.accounting.families.base import DominatingPair
 from jdp.accounting.renyi import fixed_size_gaussian, poisson_gaussian
 from jdp.events import (
   BallsInBins,
@@ -34,13 +36,13 @@ from jdp.events import (
   RandomAllocation,
   RandomizedResponse,
   Round,
-  SamplingEvent,
   ShuffledBatches,
   SkellamSum,
-  SumQueryEvent,
   TruncatedPoissonSampling,
   WeightedAverage,
 )
+from jdp.events.queries import SumQueryEvent
+from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -577,7 +579,7 @@ def test_an_analysis_that_gives_no_number_is_refused(parameters):
   with pytest.raises(
     ValueError, match="Expected parameters of Poisson-sampled Gaussian that are numbers >= 0"
   ):
-    composition.compose_pairs([(families.DominatingPair(families.GAUSSIAN, parameters), 1)])
+    composition.compose_pairs([(DominatingPair(gaussian.GAUSSIAN, parameters), 1)])
 
 
 def test_divergences_of_no_number_are_no_number():

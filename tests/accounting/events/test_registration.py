@@ -4,7 +4,8 @@ import pytest
 
 from jdp import accounting, events
 from jdp.accounting.dominating_pairs import gaussian_pair
-from jdp.accounting.families import GAUSSIAN, DominatingPair, Family, unbounded
+from jdp.accounting.families.base import DominatingPair, Family, unbounded
+from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.pld.losses import pairs
 from jdp.events import (
   EventBase,

@@ -12,13 +12,8 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
 from hypothesis import strategies as st
 
-from jdp.accounting.families import (
-  CONCENTRATED,
-  FIXED_SIZE_GAUSSIAN,
-  LAPLACE,
-  PURE,
-  RANDOMIZED_RESPONSE,
-)
+from jdp.accounting.families.gaussian import FIXED_SIZE_GAUSSIAN
+from jdp.accounting.families.releases import CONCENTRATED, LAPLACE, PURE, RANDOMIZED_RESPONSE
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 

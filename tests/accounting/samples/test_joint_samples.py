@@ -8,9 +8,12 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from jdp import accounting
-from jdp.accounting import composition, families
+from jdp.accounting import composition
 from jdp.accounting.families import base
 from jdp.accounting.families import samples as sampled_pairs
+from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.gaussian import FIXED_SIZE_GAUSSIAN, GAUSSIAN
+from jdp.accounting.families.releases import LAPLACE
 from jdp.accounting.pld.profile import pld_profile
 from jdp.events import (
   BallsInBins,
@@ -171,8 +174,8 @@ def joint_divergence(order, q, mu, distance, *, removed):
 
 @pytest.mark.parametrize(("q", "z", "scale"), [(0.1, 1.0, 1.0), (0.6, 2.0, 0.5)])
 def test_divergences_are_exact_at_whole_orders_and_bounds_between(q, z, scale):
-  gaussian = families.DominatingPair(families.GAUSSIAN, (1.0, z))
-  laplace = families.DominatingPair(families.LAPLACE, (1 / scale,))
+  gaussian = DominatingPair(GAUSSIAN, (1.0, z))
+  laplace = DominatingPair(LAPLACE, (1 / scale,))
   family, parameters = sampled_pairs.sampled_pair(base.POISSON, q, [gaussian, laplace])
   orders = (1.3, 2.0, 2.5, 3.0, 8.0)
   found = family.rdp(np.array([parameters]), np.array(orders))[0]
@@ -228,16 +231,16 @@ def test_bins_that_stay_hidden_amplify_the_gaussian_part_alone():
 
 @pytest.mark.parametrize("count", [1, 300])
 def test_a_sample_of_one_gaussian_costs_what_its_own_family_does(count):
-  gaussian = families.DominatingPair(families.GAUSSIAN, (1.0, 1.2))
+  gaussian = DominatingPair(GAUSSIAN, (1.0, 1.2))
   for how, family, row in (
-    (base.POISSON, families.GAUSSIAN, (0.02, 1.2)),
-    (base.FIXED_SIZE, families.FIXED_SIZE_GAUSSIAN, (0.02, 1.2, 1.2)),
+    (base.POISSON, GAUSSIAN, (0.02, 1.2)),
+    (base.FIXED_SIZE, FIXED_SIZE_GAUSSIAN, (0.02, 1.2, 1.2)),
   ):
     found, expected = (
       pld_profile(composition.compose_pairs([(pair, count)]))
       for pair in (
         sampled_pairs.sampled_pair(how, 0.02, [gaussian]),
-        families.DominatingPair(family, row),
+        DominatingPair(family, row),
       )
     )
     for delta in (1e-9, 1e-5, 1e-3):

@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from jdp import accounting
-from jdp.accounting.statements.trade_off_curves import FALSE_POSITIVE_RATES
+from jdp.accounting.statements.trade_off_curves import FALSE_POSITIVE_RATES, AttackerGain
 from jdp.events import GaussianSum, LaplaceSum, LocalRelease, PoissonSampling, PureRelease, Round
 from jdp.guarantees import ApproxDP, Observer, Relation, Unit
 from jdp.ledger import Ledger, subsampled_gaussian
@@ -116,7 +116,7 @@ def test_rates_are_checked_and_words_are_rounded_up():
     accounting.trade_off(Ledger(), [1.5])
   with pytest.raises(ValueError, match="false_positive_rates"):
     accounting.trade_off(Ledger(), [math.nan])
-  words = str(accounting.AttackerGain(0.12345, (0.0012345, 0.012345), 0.33333))
+  words = str(AttackerGain(0.12345, (0.0012345, 0.012345), 0.33333))
   assert words == (
     "at most 0.124% of its targets at 0.1% false alarms and 1.24% of its targets at 1% false "
     "alarms; advantage 12.4%; near-Gaussian, mu = 0.334"

@@ -14,6 +14,8 @@ from experiments.runner import files, launch
 from experiments.runner.launch import Location
 from jdp import conformance
 from jdp.conformance import Aggregate, Clip, MatrixStrategy, Noise, Release, Sampling
+from jdp.conformance.protocol import Plan
+from jdp.conformance.suite import check_part
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import registry as queries
 
@@ -49,9 +51,7 @@ def test_jdp_passes(kind):
   """At an error of 1e-6 for each check that draws."""
   parts = [part for part in adapters.implementation("jdp").parts if isinstance(part, kind)]
   assert len(parts) >= 6
-  assert not [
-    found for part in parts for found in conformance.failures(conformance.check_part(part))
-  ]
+  assert not [found for part in parts for found in conformance.failures(check_part(part))]
 
 
 def test_everything_registered_is_audited():
@@ -70,8 +70,8 @@ FAULTS = broken.faults()
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found_and_nobody_else_accused(name):
   fault = FAULTS[name]
-  assert conformance.failures(conformance.check_part(fault.broken))
-  assert not conformance.failures(conformance.check_part(fault.sound))
+  assert conformance.failures(check_part(fault.broken))
+  assert not conformance.failures(check_part(fault.sound))
 
 
 def test_faults_that_are_missed_are_named(tmp_path, monkeypatch):
@@ -116,13 +116,13 @@ def test_libraries_that_are_not_installed_are_left_out(tmp_path, monkeypatch):
 def test_dp_accounting_is_checked_where_it_is_installed():
   parts = adapters.implementation("dp_accounting").parts
   pld = next(part for part in parts if part.call.endswith("PLDAccountant(ADD_OR_REMOVE_ONE)"))
-  plan = conformance.Plan(1.0, 1, 1e-5)
+  plan = Plan(1.0, 1, 1e-5)
   assert pld.epsilon(plan, 1.0) == pytest.approx(4.3775, rel=1e-3)
 
 
 def test_a_matrix_with_rows_for_columns_is_refuted_by_its_witness():
   fault = FAULTS["row norms are taken for column norms"]
   assert isinstance(fault.broken, MatrixStrategy)
-  ((found,),) = [conformance.failures(conformance.check_part(fault.broken))]
+  ((found,),) = [conformance.failures(check_part(fault.broken))]
   assert found.witness.inputs == "one record in rounds 0, 4, 8 of 12"
   assert found.witness.expected == "C G moves by <= 1.733"

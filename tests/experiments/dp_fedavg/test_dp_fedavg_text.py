@@ -24,8 +24,9 @@ from experiments.runner.published_language_models import published_table
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data, ledger
-from jdp.data import UserText
 from jdp.data.clients import Examples
+from jdp.data.text import UserText
+from jdp.data.vocabulary import Vocabulary
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit
 from tests.experiments import report_tables
@@ -62,7 +63,7 @@ def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
 
 def test_the_test_is_of_every_user_alike(folder):
   users = [UserText(word, (" ".join([word] * 50),)) for word in WORDS]
-  cut = partial(data.sequences, data.Vocabulary(WORDS), unroll=5)
+  cut = partial(data.sequences, Vocabulary(WORDS), unroll=5)
   tested = text.of_each(users, cut, options(folder, test_tokens=12 * len(WORDS), unroll=5))
   _, counts = np.unique(tested.labels, return_counts=True)
   assert counts.tolist() == [10] * len(WORDS)

@@ -33,6 +33,7 @@ from jdp.federated.draw_and_discard.update_stream import Process, in_rounds
 from jdp.federated.engine.rounds import ServerState
 from jdp.federated.runs import checkpoints
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
+from jdp.ledger.json_form import from_json, to_json
 
 EXPERIMENT = draw_and_discard.EXPERIMENT
 FLAGS = pathlib.Path(draw_and_discard.__file__).parent / "flags"
@@ -126,8 +127,8 @@ def test_results_follow_from_ledgers_and_metrics(finished):
     assert result["central"] is None
     book = ledger.load(finished[0] / name / "ledger.jsonl")
     local = accounting.local_guarantee(book)
-    assert result["local"] == (ledger.to_json(local) if np.isfinite(local.epsilon) else None)
-  assert ledger.from_json(content["runs"][-1]["local"]) == PureDP(15.0, unit="coordinate")
+    assert result["local"] == (to_json(local) if np.isfinite(local.epsilon) else None)
+  assert from_json(content["runs"][-1]["local"]) == PureDP(15.0, unit="coordinate")
 
 
 def test_metrics_are_those_of_the_average_model(finished):

@@ -22,7 +22,8 @@ from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon
 from jdp import accounting, ledger
-from jdp.events import NO_NUMBER, GaussianSum, GroupedSums, Round
+from jdp.events import GaussianSum, GroupedSums, Round
+from jdp.events.base import NO_NUMBER
 from jdp.federated.iterative import record_like
 from jdp.federated.runs import training
 

@@ -12,6 +12,7 @@ import pytest
 from experiments.runner import launch
 from experiments.runner.problems import images
 from jdp import data
+from jdp.data.datasets import Dataset
 
 MODELS = """
 import flax.linen as nn
@@ -244,7 +245,7 @@ def test_who_is_held_out_depends_on_nobody_else(by_user):
   groups = np.repeat(np.arange(400), 1 if not by_user else 3)
   inputs = np.arange(len(groups), dtype=np.float32)[:, None]
   examples = data.Examples(inputs, groups % 2, np.ones(len(groups), np.float32))
-  whole = data.Dataset(examples, jax.tree.map(lambda x: x[:1], examples), 2, groups)
+  whole = Dataset(examples, jax.tree.map(lambda x: x[:1], examples), 2, groups)
   fewer = whole._replace(
     train=jax.tree.map(lambda x: x[groups < 399], whole.train), train_groups=groups[groups < 399]
   )

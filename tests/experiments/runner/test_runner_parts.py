@@ -23,7 +23,8 @@ from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import ApproxDP, SeparatedDP
-from jdp.ledger import Ledger, to_json
+from jdp.ledger import Ledger
+from jdp.ledger.json_form import to_json
 
 
 def resolve(**given):

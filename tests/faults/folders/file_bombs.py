@@ -22,10 +22,11 @@ from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated.runs.run_folder import kept_key
 from jdp.federated.runs.whole_files import RowFile, read_rows, read_sealed
 from jdp.ledger.file_format import _next_link, to_lines
+from jdp.ledger.json_form import to_json
 from jdp.models import load_params
 
 _HUGE = 2_000_000_000
-_EVENT = ledger.to_json(Round(PoissonSampling(0.1), GaussianSum(1.0, 1.0)))
+_EVENT = to_json(Round(PoissonSampling(0.1), GaussianSum(1.0, 1.0)))
 _HEADER = {"format": "jdp-ledger", "version": 2, "run": "run"}
 
 

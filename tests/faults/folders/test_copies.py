@@ -7,7 +7,7 @@ import pytest
 
 from jdp import random
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.federated import Counter, RunFolder
+from jdp.federated.runs.run_folder import Counter, RunFolder
 from jdp.ledger import DurableLedger, Ledger, load
 from tests.helpers.small_runs import ROUNDS, copied, go
 

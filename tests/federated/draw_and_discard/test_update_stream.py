@@ -7,24 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import random
 from jdp.accounting.draw_and_discard.lineage import instance_variance, num_descendants
 from jdp.data import Examples
 from jdp.events import LocalRelease
 from jdp.federated import train
 from jdp.federated.draw_and_discard import (
-  average_model,
   average_predictions,
   client_updates,
   draw_and_discard,
   draw_and_discard_process,
-  instances,
   spread_instances,
 )
 from jdp.federated.draw_and_discard.batching_server import server_batching, server_batching_process
 from jdp.federated.draw_and_discard.client_updates import exact_update, laplace_update
+from jdp.federated.draw_and_discard.instance_server import average_model, instances
 from jdp.federated.draw_and_discard.update_stream import arrivals, passes
 from jdp.models.generalised_linear import glm
+from jdp.random import binding, seeded_key
 from tests.helpers import statistical
 
 USERS, CLASSES, FEATURES, UPDATES, K = 6, 3, 8, 23, 4
@@ -113,9 +112,7 @@ def test_every_update_is_the_algorithms_bit_for_bit(update, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "make_key", [jax.random.key, random.seeded_key], ids=["threefry", "chacha20"]
-)
+@pytest.mark.parametrize("make_key", [jax.random.key, seeded_key], ids=["threefry", "chacha20"])
 def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   def run(block_size, *cuts):
     process = draw_and_discard_process(NOISY, K, in_flight=3, block_size=block_size)
@@ -397,7 +394,7 @@ def test_bad_arguments_are_refused(make, message):
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
   """Bit for bit, and every round's event says what its users released."""
-  monkeypatch.setattr(random, "bind", lambda key, hidden: key)
+  monkeypatch.setattr(binding, "bind", lambda key, hidden: key)
   schedule = passes(USERS, 4, rounds_per_pass=2)
   algorithm, process = make(NOISY, K, schedule), globals()[f"{make.__name__}_process"](NOISY, K)
   models = spread_instances(jax.random.key(3), PARAMS, K, 0.01)[

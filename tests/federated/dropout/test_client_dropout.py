@@ -12,6 +12,7 @@ from jdp import accounting, data
 from jdp.events import SkellamSum
 from jdp.federated import dropout, gradient_step, local_sgd
 from jdp.federated.dropout.distributed_noise import client_dropout
+from jdp.federated.dropout.dropout_models import DropoutModel
 from jdp.ledger import Ledger
 from jdp.queries import (
   calibrated,
@@ -41,7 +42,7 @@ def lost(rate, *rates):
 def fixed(*numbers):
   """The first so many clients answer at each stage."""
   present = np.arange(N) < np.array(numbers)[:, None]
-  return dropout.DropoutModel(lambda key: (), lambda key, state: (jnp.asarray(present), state))
+  return DropoutModel(lambda key: (), lambda key, state: (jnp.asarray(present), state))
 
 
 def training(query, model, **options):

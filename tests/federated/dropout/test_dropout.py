@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jdp.federated import dropout
+from jdp.federated.dropout.dropout_models import stage_counts
 from tests.helpers import statistical
 
 
@@ -64,9 +65,7 @@ def test_whoever_is_lost_stays_lost_and_calibrations_lose_more(key):
     statistical.assert_proportion(
       present[:, stage].sum(), present[:, stage - 1].sum(), rate, catches=0.02
     )
-  assert np.array_equal(
-    dropout.stage_counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)]
-  )
+  assert np.array_equal(stage_counts(jnp.asarray(present[0])), [100, *present[0].sum(axis=1)])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from jdp.data import examples
 from jdp.data.packed import pack
-from jdp.federated import client_mesh, cohort_sum, replicate
+from jdp.federated import client_mesh, cohort_sum
+from jdp.federated.engine.rounds import replicate
 from jdp.federated.engine.sharded import shard
 from jdp.sampling import Sample
 

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jdp.federated import client_mesh, replicate
+from jdp.federated import client_mesh
+from jdp.federated.engine.rounds import replicate
 from tests.helpers.processes import two_process_scripts
 from tests.helpers.processes.two_processes import train
 

@@ -15,7 +15,9 @@ import pytest
 
 from jdp import mechanisms, queries, transforms
 from jdp.events import GaussianSum
-from jdp.federated import client_mesh, cohort_sum, replicate, unrounded_cohort_sum
+from jdp.federated import client_mesh, cohort_sum
+from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.rounds import replicate
 from jdp.mechanisms.streaming import unrounded_stream_sum
 from jdp.numerics.compensated import Compensated
 from jdp.sampling import Sample

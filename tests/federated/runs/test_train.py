@@ -14,15 +14,9 @@ import pytest
 
 from jdp import accounting, queries, random, sampling
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
-from jdp.federated import (
-  FederatedAlgorithm,
-  RunFolder,
-  add_updates,
-  client_mesh,
-  replicate,
-  rounds,
-  train,
-)
+from jdp.federated import FederatedAlgorithm, add_updates, client_mesh, rounds, train
+from jdp.federated.engine.rounds import replicate
+from jdp.federated.runs.run_folder import RunFolder
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load, load_file
 

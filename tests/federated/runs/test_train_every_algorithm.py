@@ -19,12 +19,13 @@ from jdp.federated import (
   fixed_denominator,
   flat_clipping,
   gradient_step,
-  initial_values,
   iterative_training,
   no_improvement,
   private_federated,
   train,
 )
+from jdp.federated.iterative import initial_values
+from jdp.models.batch_norm import without_statistics
 
 USERS, ROUNDS, STOP = 6, 4, 2
 _rng = np.random.default_rng(0)
@@ -63,7 +64,7 @@ def sgd():
 
 
 def iterative():
-  plain, mean = models.without_statistics(MODEL), queries.average(queries.gaussian_sum(1.0, 1.0), 3)
+  plain, mean = without_statistics(MODEL), queries.average(queries.gaussian_sum(1.0, 1.0), 3)
   return (
     iterative_training(plain, mean, SAMPLER, SGD),
     initial_values(plain, KEYS["data_key"]),

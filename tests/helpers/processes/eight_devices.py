@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp.federated import client_mesh, replicate, unrounded_cohort_sum
+from jdp.federated import client_mesh
+from jdp.federated.engine.cohort import unrounded_cohort_sum
+from jdp.federated.engine.rounds import replicate
 from jdp.sampling import Sample
 from tests.federated.engine.test_sum_sensitivity import COHORTS, QUERY, exact
 

@@ -7,8 +7,8 @@ import numpy as np
 import optax
 
 from jdp import data, models, sampling
-from jdp.federated import client_mesh, local_sgd, replicate
-from jdp.federated.engine.rounds import block
+from jdp.federated import client_mesh, local_sgd
+from jdp.federated.engine.rounds import block, replicate
 from jdp.federated.engine.sharded import shard
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.federated.fedavg import federated_averaging

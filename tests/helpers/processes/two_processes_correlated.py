@@ -15,7 +15,8 @@ import optax
 
 from jdp import matrix_factorization as mf
 from jdp import queries, sampling
-from jdp.federated import add_updates, client_mesh, rounds, shard, train
+from jdp.federated import add_updates, client_mesh, rounds, train
+from jdp.federated.engine.sharded import shard
 from jdp.random import seeded_key
 
 ROUNDS, USERS, SEPARATION = 7, 24, 3

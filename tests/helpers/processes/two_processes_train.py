@@ -13,7 +13,8 @@ import numpy as np
 import optax
 
 from jdp import queries, sampling
-from jdp.federated import add_updates, client_mesh, replicate, rounds, train
+from jdp.federated import add_updates, client_mesh, rounds, train
+from jdp.federated.engine.rounds import replicate
 
 NUM_ROUNDS = 7
 

@@ -10,8 +10,8 @@ import numpy as np
 import optax
 
 from jdp import queries, random, sampling, transforms
-from jdp.federated import client_mesh, replicate
-from jdp.federated.engine.rounds import add_updates, rounds
+from jdp.federated import client_mesh
+from jdp.federated.engine.rounds import add_updates, replicate, rounds
 
 ROUNDS, CLIENTS, DIM = 200, 32, 1000
 
