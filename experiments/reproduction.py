@@ -159,7 +159,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         scale,
       )
       for data, stored, metric, scale in (
-        ("MNIST, logistic regression", "mnist_logistic_10", "test_accuracy", "30 of 100 rounds"),
+        ("MNIST, logistic regression", "mnist_logistic_10", "test_accuracy", "sizes are ours"),
         (
           "MNIST, CNN from public images",
           "mnist_cnn_public",
@@ -203,7 +203,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "ε 1.19, 95.0 %",
       "general_approach/tutorial_1",
       f"ε {{{_TUTORIAL} > here > ε by moments}}, {{{_TUTORIAL} > here > test accuracy}}",
-      "whole, one run",
+      "whole",
     ),
     Claim(
       "The tutorial's second row",
