@@ -342,7 +342,7 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
   )
 
 
-@pytest.mark.parametrize(("local", "clients"), [(False, 1), (True, 256)])
+@pytest.mark.parametrize(("local", "clients"), [(False, 1), (True, USERS)])
 def test_clients_who_draw_noise_are_computed_side_by_side_on_a_cpu(local, clients):
   def program(chunk_size):
     made = algorithm(mechanism=mechanism() if local else None, chunk_size=chunk_size)
@@ -353,6 +353,16 @@ def test_clients_who_draw_noise_are_computed_side_by_side_on_a_cpu(local, client
   assert program(None) == program(clients) != program(5)
 
 
-@pytest.mark.parametrize(("drawn", "expected"), [(0, 1), (650, 128), (7850, 16), (10**6, 1)])
-def test_a_chunk_draws_what_stays_in_caches(drawn, expected):
-  assert default_chunk_size(None, None, None, None, None, drawn) == expected
+@pytest.mark.parametrize(
+  ("members", "drawn", "expected"),
+  [(192, 0, 1), (192, 650, 192), (1000, 650, 200), (1000, 7850, 16), (1000, 10**6, 1), (3, 8, 3)],
+)
+def test_chunks_draw_what_stays_in_caches_and_are_equal(members, drawn, expected):
+  def size(mesh):
+    return default_chunk_size(None, None, None, None, mesh, members=members, drawn=drawn)
+
+  assert size(None) == expected
+  shares = size(client_mesh())
+  assert shares == default_chunk_size(
+    None, None, None, None, None, members=-(-members // jax.device_count()), drawn=drawn
+  )

@@ -12,6 +12,7 @@ MLP of 79,510 weights. They took 1.5 times as long for a small CNN and for logis
 Unrolling the loop gained nothing. An accelerator needs hundreds of clients to be filled.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -187,20 +188,33 @@ def _is_rbg(key: jax.Array) -> bool:
 
 
 def default_chunk_size(
-  summand: Summand, keys: PyTree, shared: PyTree, data: PyTree, mesh: Mesh | None, drawn: int = 0
+  summand: Summand,
+  keys: PyTree,
+  shared: PyTree,
+  data: PyTree,
+  mesh: Mesh | None,
+  *,
+  members: int = 1,
+  drawn: int = 0,
 ) -> int:
   """How many clients are computed side by side where nobody says.
 
   On a CPU it is one, as gradients stay in its caches. Where each client draws noise, it is as many
-  as draw 2^17 numbers: the loops of one client's draws are short, and those of a chunk run along
-  whole vectors. PrivUnit takes a quarter of the time so for 650 weights, and two fifths for 7,850.
-  Elsewhere memory decides (`chunk_memory`).
+  as draw 2^17 numbers, in chunks of one width: the loops of one client's draws are short, and those
+  of a chunk run along whole vectors. PrivUnit takes a quarter of the time so for 650 weights, and
+  two fifths for 7,850. Elsewhere memory decides (`chunk_memory`).
 
-  Args: those of `cohort_sum`, and how many numbers of noise a client draws.
+  Args: those of `cohort_sum`, how many members almost no sample exceeds, and how many numbers of
+    noise a client draws.
   """
   if platform_of(mesh) != "cpu":
     return fitting_chunk_size(summand, keys, shared, data)
-  return 1 << (max(1, min(_MOST_DRAWING, _DRAWN // drawn)).bit_length() - 1) if drawn else 1
+  if not drawn:
+    return 1
+  over = mesh or mesh_in_force()
+  own = math.ceil(members / (over.shape[AXIS] if over else 1))  # of a device
+  chunks = math.ceil(own / max(1, min(_MOST_DRAWING, _DRAWN // drawn)))
+  return math.ceil(own / chunks)
 
 
 def platform_of(mesh: Mesh | None) -> str:

@@ -198,7 +198,9 @@ def rounds(
     size = chunk_size
     if size is None:
       drawn = _size(jax.eval_shape(server.record, state.params)) if draws_noise else 0
-      size = default_chunk_size(summand, keys, shared, clients, mesh, drawn)
+      size = default_chunk_size(
+        summand, keys, shared, clients, mesh, members=most_members, drawn=drawn
+      )
     total, diagnostics = unrounded_cohort_sum(
       summand, keys, shared, sample, clients, chunk_size=min(size, most_members), mesh=mesh
     )
