@@ -136,7 +136,7 @@ def _upper_epsilon(
   found, bound = _planned(terms, tolerance, discretise.upper, delta=delta), math.inf
   if found is not None:
     bound = bounds.upper(found[0]).epsilon(delta)
-    if not bound > 0 or _is_near(bound, found[1]):
+    if not bound > 0 or 0.7 < bound / max(found[1], 1e-300) < 1.4:
       return bound
   # Rare large losses mislead the saddle point for a delta, not that for an epsilon. Plans for more
   # than the true one have a window where plans for it have none.
@@ -145,14 +145,7 @@ def _upper_epsilon(
     if asked < math.inf and not asked <= bound / 2 < math.inf:
       again = _planned(terms, tolerance, discretise.upper, delta=delta, epsilon=asked)
       bound = bound if again is None else min(bound, bounds.upper(again[0]).epsilon(delta))
-      if again is not None and _is_near(bound, asked):
-        break
   return bound
-
-
-def _is_near(bound: float, planned: float) -> bool:
-  """Whether a bound is about what it was planned for, so that its lattice was a good one."""
-  return 0.7 < bound / max(planned, 1e-300) < 1.4
 
 
 def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: float) -> float:
