@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from jdp._arguments import checked
 from jdp.events import LocalRelease
+from jdp.federated.engine.cohort import in_turn
 from jdp.federated.engine.local_training import LocalUpdate
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, add_updates, rounds
 from jdp.guarantees import Relation, Unit
@@ -58,7 +59,8 @@ def private_federated(
     mechanism: the local randomiser for vectors of as many entries as the model has
       parameters. None: clients report in the clear.
     relation: the neighbouring relation of the central guarantee.
-    chunk_size: see `cohort_sum`.
+    chunk_size: see `cohort_sum`. None: on a CPU, clients train one by one, and those who draw noise
+      draw it side by side.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return mean norms and the cohort's size. The norms are those of
       the local updates ("update_norm") and of what reached the server ("release_norm"). All break
@@ -74,8 +76,9 @@ def private_federated(
     )
 
   def client_fn(keys, params, client):
+    train = in_turn(local_update, mesh) if chunk_size is None else local_update
     # A mechanism takes one vector.
-    update, _ = ravel_pytree(local_update(keys.data, params, client))
+    update, _ = ravel_pytree(train(keys.data, params, client))
     # The engine's key follows from the client's data. Other code makes another update of them.
     vector = update if mechanism is None else mechanism.privatize(bind(keys.noise, update), update)
     return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}

@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from jdp import data
 from jdp.data import Examples
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.federated import client_mesh, gradient_step, local_sgd, private_federated
@@ -342,27 +343,53 @@ def test_the_released_average_is_unbiased_with_local_and_central_noise():
   )
 
 
-@pytest.mark.parametrize(("local", "clients"), [(False, 1), (True, USERS)])
-def test_clients_who_draw_noise_are_computed_side_by_side_on_a_cpu(local, clients):
-  def program(chunk_size):
-    made = algorithm(mechanism=mechanism() if local else None, chunk_size=chunk_size)
-    keys = jax.random.key(0), jax.random.key(1)
-    text = str(jax.make_jaxpr(made.round)(*keys, made.init(PARAMS), CLIENTS))
-    return re.sub("0x[0-9a-f]+", "", text)
-
-  assert program(None) == program(clients) != program(5)
+@pytest.mark.parametrize(
+  ("local", "chunk_size", "training", "bounding"),
+  [(True, None, "", "12,"), (True, 5, "5,", "5,"), (True, 1, "", ""), (False, None, "", "")],
+)
+def test_clients_who_draw_noise_train_one_by_one_in_a_chunk(local, chunk_size, training, bounding):
+  """What a program does to one client or to a chunk's: a tangent each, by shape."""
+  bound = gaussian_sum(S, 0.1 * S)
+  made = algorithm(
+    bound._replace(preprocess=lambda k, s, x, w: bound.preprocess(k, s, jnp.tan(x), w)),
+    update=lambda *arguments, **named: jax.tree.map(jnp.tan, STEP(*arguments, **named)),
+    mechanism=mechanism() if local else None,
+    chunk_size=chunk_size,
+  )
+  keys = jax.random.key(0), jax.random.key(1)
+  program = str(jax.make_jaxpr(made.round)(*keys, made.init(PARAMS), CLIENTS))
+  found = set(re.findall(r"f32\[([\d,]+)\] = tan", program))
+  leaves = {f"{training}{CLASSES}", f"{training}{CLASSES},{FEATURES}"}
+  assert found == leaves | {f"{bounding}{DIM}"}
 
 
 @pytest.mark.parametrize(
-  ("members", "drawn", "expected"),
-  [(192, 0, 1), (192, 650, 192), (1000, 650, 200), (1000, 7850, 16), (1000, 10**6, 1), (3, 8, 3)],
+  ("members", "drawn", "numbers", "expected"),
+  [
+    (192, 0, 1, 1),
+    (192, 650, 1, 192),
+    (1000, 650, 1, 200),
+    (1000, 7850, 1, 16),
+    (1000, 650, 7850, 16),
+    (1000, 10**6, 1, 1),
+    (3, 8, 1, 3),
+  ],
 )
-def test_chunks_draw_what_stays_in_caches_and_are_equal(members, drawn, expected):
-  def size(mesh):
-    return default_chunk_size(None, None, None, None, mesh, members=members, drawn=drawn)
-
-  assert size(None) == expected
-  shares = size(client_mesh())
-  assert shares == default_chunk_size(
-    None, None, None, None, None, members=-(-members // jax.device_count()), drawn=drawn
+def test_chunks_have_what_stays_in_caches_and_are_equal(members, drawn, numbers, expected):
+  size = functools.partial(
+    default_chunk_size, None, None, None, np.zeros((2, numbers)), drawn=drawn
   )
+  assert size(None, members=members) == expected
+  of_a_device = -(-members // jax.device_count())
+  assert size(client_mesh(), members=members) == size(None, members=of_a_device)
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(None, 1), (9, 5)])
+def test_chunks_do_not_show_how_large_the_largest_user_is(declared, expected):
+  """Others' updates would be rounded otherwise, and noise that is bound to them would differ."""
+  users = data.pack(
+    Examples(np.zeros((9, 3), np.float32), np.zeros(9, np.int32), np.ones(9, np.float32)),
+    [np.arange(2), np.arange(2, 9)],
+    max_examples=declared,
+  )
+  assert default_chunk_size(None, None, None, users, None, members=5, drawn=8) == expected

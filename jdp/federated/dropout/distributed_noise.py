@@ -29,6 +29,7 @@ from jdp import _validate, sampling
 from jdp._arguments import checked
 from jdp.events import PoissonSampling
 from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
+from jdp.federated.engine.cohort import in_turn
 from jdp.federated.engine.local_training import LocalUpdate, no_projection
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.federated.engine.sharded import check_clients
@@ -110,7 +111,8 @@ def client_dropout(
       drawn at once, from the exact distribution of the sum. That is the same distribution, for a
       fraction of the time. A `discrete_sum` always draws shares, `distributed_integers` never.
     unit: what one client is.
-    chunk_size: see `cohort_sum`.
+    chunk_size: see `cohort_sum`. None: on a CPU, clients train one by one, and those who draw noise
+      draw it side by side.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm") and the
       cohort's size. Both break the guarantee if shown.
@@ -161,7 +163,8 @@ def client_dropout(
 
   def client_fn(keys, params, client):
     examples, answered = client
-    update = local_update(keys.data, params, examples, project)
+    train = partial(local_update, project=project)
+    update = (in_turn(train, mesh) if chunk_size is None else train)(keys.data, params, examples)
     return (update, answered), {"update_norm": vectors.l2_norm(update)}
 
   def init_query(record):
@@ -174,6 +177,7 @@ def client_dropout(
     add_updates(optimizer),
     relation=Relation.ZERO_OUT,
     unit=unit,
+    # Those who round to integers draw too.
     draws_noise=draw_shares or not isinstance(query, DistributedSum),
     chunk_size=chunk_size,
     mesh=mesh,

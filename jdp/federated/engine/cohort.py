@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import sequential_vmap
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jdp import _validate
@@ -31,6 +32,8 @@ from jdp.federated.engine.sharded import (
   ShardedClients,
   check_clients,
   client_data,
+  is_declared,
+  one_client,
   own_key,
 )
 from jdp.numerics.compensated import (
@@ -48,7 +51,7 @@ PyTree = Any
 Summand = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
 """(keys, shared, client, weight) -> what a client adds, a pytree of arrays and `Product`s."""
 
-_DRAWN = 2**17  # Numbers of noise in a chunk on a CPU, which stay in its caches.
+_DRAWN = 2**17  # Numbers of noise, and of data, in a chunk on a CPU, which stay in its caches.
 _MOST_DRAWING = 256  # Clients of that chunk.
 
 
@@ -68,7 +71,8 @@ def cohort_sum(
   Every client has keys of its own, made of its identity (`own_key`). So what a client draws depends
   neither on the chunk size, nor on the mesh, nor on the other members. If keys were dealt by slot,
   one more member would change the local training of all members behind it. The sum would move by
-  far more than one contribution.
+  far more than one contribution. Noise that is bound to a client's update follows its last bits,
+  though, and chunks of other widths round otherwise.
 
   Sums are made in float64 (`jdp.numerics.compensated`) and rounded to float32 once, at the end. A
   query adds noise before that: give it `unrounded_cohort_sum`.
@@ -142,8 +146,9 @@ def unrounded_cohort_sum(
     isinstance(data, ShardedClients) and not over
   ):
     raise ValueError(
-      f"Expected sharded data on the {num_shards} devices of the mesh; use shard(data, mesh), or "
-      "leave the mesh to train where users are read from a source."
+      f"Expected sharded data on the {num_shards} devices of the mesh; use "
+      "jdp.federated.engine.sharded.shard(data, mesh), or leave the mesh to train where users are "
+      "read from a source."
     )
   _check_capacity(sample.indices.shape[0])
   chunk_size = min(chunk_size, max(1, sample.indices.shape[0]))
@@ -200,21 +205,35 @@ def default_chunk_size(
   """How many clients are computed side by side where nobody says.
 
   On a CPU it is one, as gradients stay in its caches. Where each client draws noise, it is as many
-  as draw 2^17 numbers, in chunks of one width: the loops of one client's draws are short, and those
-  of a chunk run along whole vectors. PrivUnit takes a quarter of the time so for 650 weights, and
-  two fifths for 7,850. Elsewhere memory decides (`chunk_memory`).
+  as draw 2^17 numbers and have as many numbers of data, in chunks of one width: the loops of one
+  client's draws are short, and those of a chunk run along whole vectors. PrivUnit takes a quarter
+  of the time so for 650 weights, and two fifths for 7,850. Where users are padded to the largest,
+  its size is anybody's, and chunks differ in rounding: there it stays one. Elsewhere memory decides
+  (`chunk_memory`).
 
   Args: those of `cohort_sum`, how many members almost no sample exceeds, and how many numbers of
     noise a client draws.
   """
   if platform_of(mesh) != "cpu":
     return fitting_chunk_size(summand, keys, shared, data)
-  if not drawn:
+  if not (drawn and is_declared(data)):
     return 1
   over = mesh or mesh_in_force()
   own = math.ceil(members / (over.shape[AXIS] if over else 1))  # of a device
-  chunks = math.ceil(own / max(1, min(_MOST_DRAWING, _DRAWN // drawn)))
+  width = max(drawn, sum(math.prod(x.shape) for x in jax.tree.leaves(one_client(data))))
+  chunks = math.ceil(own / max(1, min(_MOST_DRAWING, _DRAWN // width)))
   return math.ceil(own / chunks)
+
+
+def in_turn(function: Callable[..., PyTree], mesh: Mesh | None) -> Callable[..., PyTree]:
+  """The function, which a CPU computes client by client where `vmap` computes them side by side.
+
+  So gradients stay in its caches, and nobody's loop is as long as the longest. Other devices
+  compute it side by side.
+  """
+  if platform_of(mesh) != "cpu":
+    return function
+  return sequential_vmap(lambda *arguments: function(*arguments))  # defaults need not be arrays
 
 
 def platform_of(mesh: Mesh | None) -> str:
