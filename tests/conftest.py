@@ -3,10 +3,13 @@ twice.
 """
 
 import os
+import pathlib
 import sys
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of XLA's time goes into optimising. Tests of bits and of laws, `optimised`, run both ways.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ["XLA_FLAGS"] = (
   os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 )
@@ -106,11 +109,17 @@ def undone(monkeypatch):
     del EVENT_TYPES[name]
 
 
+# Their subject is what optimisation may change: the bits of a sum, the law of what is drawn.
+_OPTIMISED = {"audits", "conformance", "mechanisms", "numerics", "queries", "random", "sampling"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-  """Marks all cases of a `sweep` but the first as slow."""
+  """Marks all cases of a `sweep` but the first as slow, and whole folders as `optimised`."""
   begun = set()
   for item in items:
+    if _OPTIMISED & set(item.path.relative_to(pathlib.Path(__file__).parent).parts):
+      item.add_marker("optimised")
     test = item.nodeid.partition("[")[0]
     if item.get_closest_marker("sweep") and test in begun:
       item.add_marker("slow")

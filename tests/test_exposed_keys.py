@@ -64,6 +64,7 @@ def test_what_is_derived_from_a_secure_key_is_secure_and_nothing_else_is(derive)
     assert not is_secure(derive(make()))
 
 
+@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("impl", IMPLS)
 def test_the_type_of_a_secure_key_changes_no_bit_and_survives_storing(impl):

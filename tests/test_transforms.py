@@ -59,6 +59,7 @@ def test_privatize_clips_every_row_and_passes_on_to_the_optimizer(key, weights):
   assert (state[0].event, int(state[0].step)) == (GaussianSum(0.7, 0.0), 1)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_padding_rows_change_no_bit(key):
   optimizer = transforms.privatize(queries.gaussian_sum(0.7, 0.5), key)
@@ -140,6 +141,7 @@ def test_no_recompilation_from_step_to_step(key):
   assert len(traces) == 1
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_resumed_run_continues_bit_for_bit_and_no_noise_key_comes_twice(key, noise_draws):
   optimizer = adaptive(key)

@@ -302,6 +302,7 @@ def test_a_schedule_lowers_bound_and_noise_together(estimator, clipping):
   assert costs == pytest.approx([expected] * 3, rel=1e-5)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_block_of_rounds_is_those_rounds_bit_for_bit_and_its_events_count():
 

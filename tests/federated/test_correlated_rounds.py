@@ -58,6 +58,7 @@ def algorithm(name, mesh=None, query=None):
   )
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_several_devices_release_what_one_does(name):
@@ -74,6 +75,7 @@ def test_several_devices_release_what_one_does(name):
   jax.tree.map(np.testing.assert_array_equal, *found)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
@@ -101,6 +103,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
   assert {path.name for path in (tmp_path / "run").iterdir()} == kept
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_two_processes_that_were_killed_release_what_one_does(tmp_path):
   """Noise is kept, checkpointed and drawn again as in one process that was not interrupted."""

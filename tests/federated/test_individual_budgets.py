@@ -101,6 +101,7 @@ def test_charges_are_never_below_what_contributions_cost():
   assert np.asarray(admitted)[:-1].all()
 
 
+@pytest.mark.optimised
 def test_who_has_spent_the_budget_contributes_exactly_nothing():
   budget = individual_budget(2, 1.0, 4.0, noise_multiplier=3.5)
   key, step = random.seeded_key(0), jax.jit(budget.round)

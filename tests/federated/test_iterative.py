@@ -112,6 +112,7 @@ def test_activations_are_normalised_by_the_servers_statistics_alone():
   )
 
 
+@pytest.mark.optimised
 def test_what_padding_holds_changes_nothing():
   clean = row(0)._replace(mask=np.array([1, 1, 0], np.float32))
   inputs = clean.inputs.copy()
@@ -240,6 +241,7 @@ def test_noise_of_each_group_and_its_event():
     statistical.assert_normal_stddev(draws, stddevs[name], catches=0.1)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_rounds_are_compiled_once_and_computed_twice_are_the_same_twice():
   made = algorithm(

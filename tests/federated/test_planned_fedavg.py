@@ -78,6 +78,7 @@ def test_turns_that_a_sampler_promises_are_planned_and_charged_alike(sampler, tu
   assert accounting.epsilon(result.ledger, 1e-3, accountant="pld") == pytest.approx(exact, rel=1e-2)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_it_is_the_procedure_made_by_hand(key):
   by_hand = federated_averaging(

@@ -35,6 +35,7 @@ def test_the_whole_run_is_within_its_target_per_example_and_learns(key):
   assert LOSS(result.params, EXAMPLES) < LOSS(start, EXAMPLES)
 
 
+@pytest.mark.optimised
 def test_it_is_the_procedure_made_by_hand(key):
   by_hand = federated_averaging(
     example_gradient(LOSS),

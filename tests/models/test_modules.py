@@ -107,6 +107,7 @@ def test_local_training_draws_new_numbers_to_drop_in_every_step(key):
   assert len(seen) == len(set(seen)) == 6
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_dropout_at_rate_zero_changes_no_gradient(key):
   clients = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
@@ -122,6 +123,7 @@ def test_dropout_at_rate_zero_changes_no_gradient(key):
   jax.tree.map(np.testing.assert_array_equal, with_key, without)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_ghost_norms_drop_what_the_gradient_drops(key):
   model = models.from_flax(Linen(), (4,))

@@ -88,6 +88,7 @@ def test_a_gradient_of_many_leaves_is_bounded():
   assert sum(np.abs(np.float64(leaf)).sum() for leaf in bounded.values()) <= 1
 
 
+@pytest.mark.optimised
 @pytest.mark.sweep
 @every_kind
 def test_a_gradient_within_the_bound_is_kept_and_a_longer_one_reaches_it(kind):
@@ -187,6 +188,7 @@ def test_schedules_count_updates_and_the_noise_follows_the_step(key):
   assert update.noise_variance == FACTORIES["laplace"]().noise_variance
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   soft, hard = laplace_update(given, 0.5, 0.1), laplace_update(given, 2.0, 0.3, clip=0.1)
@@ -198,6 +200,7 @@ def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   )
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_flax_model_is_updated_through_its_loss(key):
   network = nn.Dense(2)

@@ -92,6 +92,7 @@ CASES = [
 ]
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("update", "options"),
@@ -111,6 +112,7 @@ def test_every_update_is_the_algorithms_bit_for_bit(update, options):
   assert sorted([*state.rows.tolist(), *state.held.tolist()]) == list(range(state.models.shape[0]))
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("make_key", [jax.random.key, seeded_key], ids=["threefry", "chacha20"])
 def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
@@ -125,6 +127,7 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
   np.testing.assert_array_equal(run(5, 10), whole)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
   process = draw_and_discard_process(PLAIN, 1)
@@ -200,6 +203,7 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
   statistical.assert_frequencies(np.bincount(pairs, minlength=9), np.full(9, 1 / 9), catches=skewed)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_initial_instances_have_half_k_times_the_noise_variance():
   """A standard deviation off by 2 % is caught."""
@@ -293,6 +297,7 @@ def test_lineages_die_out_as_the_exact_chain_says():
   statistical.assert_frequencies(np.bincount(counts, minlength=K + 1), law, catches=shifted)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_batches_of_one_are_one_instance_and_larger_ones_average():
   def run(batch_size, who):
@@ -332,6 +337,7 @@ def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
     assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [0, 3])
 def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
@@ -390,6 +396,7 @@ def test_bad_arguments_are_refused(make, message):
     make()
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
@@ -420,6 +427,7 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
   assert np.any(state.params != models)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 @pytest.mark.parametrize("what", ["data", "code", "an array that the code holds"])
 def test_a_round_with_other_data_or_code_has_other_noise(make, what):

@@ -56,6 +56,7 @@ def test_large_clients_are_lost_more_often(key):
     statistical.assert_proportion(part.sum(), part.size, expected, catches=0.1)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_whoever_is_lost_stays_lost_and_calibrations_lose_more(key):
   present = run(dropout.with_calibrations(dropout.independent(100, 0.3), [0.1, 0.2]), key, 1000)

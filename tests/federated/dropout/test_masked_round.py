@@ -41,6 +41,7 @@ def in_the_clear(protocol=PROTOCOL):
   )
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_masks_change_no_bit_of_the_sum():
   plain = masked_round(QUERY, in_the_clear())
@@ -49,6 +50,7 @@ def test_masks_change_no_bit_of_the_sum():
     assert np.array_equal(*results)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_round_with_other_records_has_another_key():
   """Noise and masks of two rounds would else cancel in the difference of their messages."""
@@ -83,6 +85,7 @@ def test_noise_is_that_of_the_event(key, numbers, fraction):
   statistical.assert_normal_stddev(errors, STDDEV * fraction**0.5, catches=0.05)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "numbers", [(3, 3, 3), (12, 10, 10, 5), (8, 7, 7), (20, 20, 20), (1, 1, 1), (19, 1, 1)]

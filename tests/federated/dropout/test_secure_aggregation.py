@@ -29,6 +29,7 @@ def round_of_reports():
   return setup, values, mask_all(setup, jnp.arange(CLIENTS), values)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.1, 0.3, 0.5])
 def test_the_unmasked_sum_is_exact(round_of_reports, dropout):
@@ -62,6 +63,7 @@ def test_a_cut_circle_is_not_connected(round_of_reports):
   assert PROTOCOL.connected(setup, seats >= 20)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_reports_are_uniform_words(key):
   protocol = secure_aggregation(4, 2, 1, 8)
@@ -75,6 +77,7 @@ def test_reports_are_uniform_words(key):
   statistical.assert_uncorrelated(2.0 * bits - 1, catches=0.08)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_reports_given_their_sum_are_independent_of_the_values(key):
   """All but one report of a connected graph are jointly uniform: signs of their products show no
@@ -115,6 +118,7 @@ def test_rounds_share_no_mask(key):
   assert not np.any(np.asarray(mask(first, 0, values)) == np.asarray(mask(second, 0, values)))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("bits", [1, 8, 16, 31, 32])
 def test_centred_undoes_reduce(bits):
   bound = 2 ** (bits - 1)

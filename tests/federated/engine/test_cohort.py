@@ -97,6 +97,7 @@ def test_a_chunk_is_no_larger_than_the_sample():
   assert "1000000" not in str(program)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @every_mesh
 def test_padding_changes_no_bit_whatever_it_points_at(mesh):
@@ -110,6 +111,7 @@ def test_padding_changes_no_bit_whatever_it_points_at(mesh):
     )
 
 
+@pytest.mark.optimised
 def test_one_clients_data_does_not_touch_anothers_contribution():
   def placed(keys, shared, client, weight):
     contribution, _ = client_fn(keys, shared, client, weight)

@@ -132,6 +132,7 @@ def test_every_device_has_chunks_to_compute():
   assert layout(LOGISTIC, step(LOGISTIC), 1, expected_size=2).chunk_size == 1
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_compiled_loss_is_left_as_it_was():
   """A layer changed inside of jit would stay changed in every later call, and not learn."""
@@ -144,6 +145,7 @@ def test_a_compiled_loss_is_left_as_it_was():
   assert np.any(gradients[0]["w"])
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_round_is_the_one_of_its_layout_and_a_chunk_size_alone_keeps_gradients():
   rng = np.random.default_rng(0)

@@ -93,6 +93,7 @@ def test_an_epoch_sees_every_example_once():
   np.testing.assert_allclose(sgd, -2 * CLIENT.inputs.sum(axis=0), rtol=1e-5)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_local_sgd_shuffles_with_its_key():
   update = local_sgd(LOSS, 0.5, batch_size=2)
@@ -100,6 +101,7 @@ def test_local_sgd_shuffles_with_its_key():
   assert np.any(run(update, seed=1) != run(update, seed=2))
 
 
+@pytest.mark.optimised
 @pytest.mark.sweep
 @every_update
 @pytest.mark.parametrize("filling", [0.0, 1e30, np.inf, np.nan])

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "helpers" / "processes"
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_two_processes_train_as_one_device(tmp_path):
   """Bit for bit, on two devices and on eight, with data sharded: no sum is rounded."""

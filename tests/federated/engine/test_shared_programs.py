@@ -67,6 +67,7 @@ def test_rows_of_a_sweep_share_a_program(undithered):
     assert jax.tree.structure(events) == jax.tree.structure(expected_events)
 
 
+@pytest.mark.optimised
 def test_the_bits_are_the_same_whichever_row_came_first(programs):
   first = [trained(algorithm(**row))[0] for row in ROWS]
   block_of_at_most.cache_clear()
@@ -197,6 +198,7 @@ def test_numbers_are_arguments_wherever_they_stand(programs, name):
   assert len(programs) == 1
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.parametrize("number", [0.1, 1 / 3, -2.5, 6e-8, 1e-40])
 def test_a_number_keeps_its_bits_and_its_type(dtype, number):
@@ -270,6 +272,7 @@ def with_derivative(factor):
   return function
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", UNLIKE)
 def test_what_differs_in_more_than_numbers_is_not_shared(programs, name):
   for number in (1, 2):
@@ -288,6 +291,7 @@ def test_side_effects_happen_at_every_call(programs):
   assert not programs
 
 
+@pytest.mark.optimised
 def test_it_can_be_differentiated_and_mapped(programs):
   call = shared(lambda x: jnp.sum(custom_jvp(0.3)(x)))
   np.testing.assert_array_equal(jax.grad(call)(X), np.ones(8))  # by the rule of its own
@@ -295,6 +299,7 @@ def test_it_can_be_differentiated_and_mapped(programs):
   assert not programs
 
 
+@pytest.mark.optimised
 def test_arguments_may_lie_on_several_devices(programs):
   mesh = client_mesh()
   sharding = jax.sharding.NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))

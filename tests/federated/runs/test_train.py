@@ -67,6 +67,7 @@ def run(algorithm=ALGORITHM, **changes):
   return train(algorithm, START, CLIENTS, **arguments)
 
 
+@pytest.mark.optimised
 def test_an_optimizer_may_widen_its_state_in_the_first_round():
   """Momentum begins as zeros of the parameters' type, and becomes that of the updates."""
   algorithm = rounds(
@@ -86,6 +87,7 @@ def test_an_optimizer_may_widen_its_state_in_the_first_round():
   np.testing.assert_array_equal(result.params, state.params)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
 def test_a_run_is_the_loop_by_hand(tmp_path, kept):
   seen = []
@@ -158,6 +160,7 @@ class InterruptedRunError(Exception):
   pass
 
 
+@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("at", [3, 6])
 def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tmp_path, at):

@@ -119,6 +119,7 @@ def assert_same(params, expected):
     np.testing.assert_array_equal(own, other)
 
 
+@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("make", ALGORITHMS)
 def test_killed_and_resumed_it_is_the_loop_by_hand(tmp_path, make):
