@@ -161,19 +161,15 @@ def _mixing_layers(
   if np.array_equal(*(np.asarray(compiled(params, x))[others] for x in (inputs, changed))):
     return []
   program = jax.make_jaxpr(apply)(params, inputs)
-  places: list[str] = []
-
-  @jax.jit
-  def run(one, other):
-    pairs = zip(jax.tree.leaves((params, one)), jax.tree.leaves((params, other)), strict=True)
-    return [mixes for _, mixes in _operations(program, list(pairs), "", places)[1]]
-
-  found = [place for place, mixes in zip(places, run(inputs, changed), strict=True) if mixes]
+  pairs = zip(jax.tree.leaves((params, inputs)), jax.tree.leaves((params, changed)), strict=True)
+  # One operation at a time: fused with others, the two runs could round apart.
+  _, operations = _operations(program, list(pairs), "")
+  found = [place for place, mixes in operations if mixes]
   return list(dict.fromkeys(found)) or ["the model"]
 
 
 def _operations(
-  program: ClosedJaxpr, arguments: Sequence[_Pair], scope: str, places: list[str]
+  program: ClosedJaxpr, arguments: Sequence[_Pair], scope: str
 ) -> tuple[list[_Pair], list[tuple[str, jax.Array]]]:
   """Runs a program on two batches that differ in one example.
 
@@ -196,14 +192,13 @@ def _operations(
     place = "/".join(filter(None, (scope, str(eqn.source_info.name_stack)))) or _line(eqn)
     inner = eqn.params.get(_INNER.get(eqn.primitive.name, ""))
     if isinstance(inner, ClosedJaxpr):
-      pairs, further = _operations(inner, list(map(read, eqn.invars)), place, places)
+      pairs, further = _operations(inner, list(map(read, eqn.invars)), place)
       operations += further
     else:
       pairs = list(zip(*(_results(code, eqn, values, run) for run in (0, 1)), strict=True))
       mixes = jnp.any(jnp.stack([_differs_too_much(*pair) for pair in pairs]))
       pairs = [(one, _chosen(mixes, one, other)) for one, other in pairs]
       operations.append((place, mixes))
-      places.append(place)
     values.update(zip(eqn.outvars, pairs, strict=True))
   return list(map(read, code.outvars)), operations
 
