@@ -23,7 +23,8 @@ from jdp.matrix_factorization import (
 )
 from jdp.matrix_factorization.toeplitz import from_coefficients
 from jdp.queries import correlated_integers
-from jdp.queries.distributed.correlated_integer_sums import ClientNoise, on_lattice
+from jdp.queries.distributed.correlated_integer_sums import on_lattice
+from jdp.queries.distributed.correlated_rows import ClientNoise
 from tests.helpers import statistical
 
 N, DIM, ROUNDS, DELTA = 6, 4096, 4, 1e-4

@@ -44,27 +44,10 @@ from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy, from_coefficients
 from jdp.queries.base import PyTree
+from jdp.queries.distributed.correlated_rows import LATTICE, ClientNoise, rows_for
 from jdp.queries.distributed.integer_sums import Encoding, Grid, encoding, first_state
-from jdp.random import integer_distributions, marked
-from jdp.random.discrete import discrete_gaussian
-from jdp.random.draws import LARGEST_NORMAL
-from jdp.random.rounding import DENOMINATOR, FARTHEST, VARIANCE, gaussian_rounding
-
-_LATTICE = 6.0  # the variance that the proof takes from each row, in units of the grid
-_MOST_PARTS = 5
-_NEGLIGIBLE = 2.0**-53  # of a log-likelihood: less than a float64 resolves
-
-
-class ClientNoise(NamedTuple):
-  """What a client keeps between rounds. Secret like a key.
-
-  Attributes:
-    rows: int32 [bands - 1, d], its latest rows. That of round t is in place t modulo bands - 1.
-    owed: int32 [d], the sum of the rows that it has not reported.
-  """
-
-  rows: jax.Array
-  owed: jax.Array
+from jdp.random import marked
+from jdp.random.rounding import DENOMINATOR
 
 
 class CorrelatedIntegersState(NamedTuple):
@@ -201,24 +184,12 @@ def correlated_integers(
     raise ValueError("Expected max_dropout < 1, got 1; somebody must be left to add noise.")
   gain = float(np.sum(lattice.coefficients))
   code, variance = _planned(
-    record, clip_norm, noise_multiplier, _LATTICE * num_clients * gain**2,
+    record, clip_norm, noise_multiplier, LATTICE * num_clients * gain**2,
     widest=float(np.linalg.norm(lattice.inverse)) * math.sqrt(num_clients / least),
     num_clients=num_clients, modulus_bits=modulus_bits, max_wrap_probability=max_wrap_probability,
     max_sum_norm=max_sum_norm,
   )  # fmt: skip
-  parts = _parts(variance, num_clients, least)
-  numbers = num_clients * lattice.num_rounds * code.dim, lattice.num_rounds * code.dim
-  if not _distance(parts, *numbers) <= _NEGLIGIBLE:
-    raise ValueError(
-      f"Expected noise of a client of a variance above {4 * VARIANCE:g} in units of the grid, and "
-      f"{numbers[0]:.3g} draws in all to be near Gaussian noise, got {parts.base:.3g}; raise "
-      "modulus_bits."
-    )
-  if not (most := DENOMINATOR * _largest_fraction(lattice, parts)) < 2**31:
-    raise ValueError(
-      f"Expected fractions of rows below 2^31 in units of 1 / {DENOMINATOR}, got up to {most:.3g}; "
-      "lower modulus_bits, or take a strategy with a smaller inverse."
-    )
+  rows = rows_for(lattice, variance, num_clients, least, code.dim)
   unit = code.grid.spacing
   plan = planned_sum(
     lattice, noise_multiplier, clip_norm=code.grid.l2_norm * unit, min_separation=min_separation,
@@ -227,58 +198,20 @@ def correlated_integers(
   first = DistributedCorrelatedSum(
     **{field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
   )
-  behind = lattice.bands - 1
-  coefficients = np.round(DENOMINATOR * lattice.coefficients).astype(np.int32)
 
   def init(record):
     del record
-    shape = (num_clients, behind, code.dim)
-    noise = ClientNoise(jnp.zeros(shape, jnp.int32), jnp.zeros(shape[::2], jnp.int32))
-    return CorrelatedIntegersState(jnp.int32(0), jnp.int32(num_clients), noise)
+    return CorrelatedIntegersState(jnp.int32(0), jnp.int32(num_clients), rows.init())
 
   # The rotation is that of the first round throughout.
   def encode(key, state, record, weight):
     del state
     return jnp.where(weight > 0, code.encode(key, first_state(record), record), 0)
 
-  def rows(keys, step, earlier, levels):
-    """The rows of clients of a round, int32 [n, d], with the parts of their levels."""
-    lags = (step - 1 - np.arange(behind, dtype=np.int32)) % max(behind, 1) + 1
-    weights = -jnp.asarray(coefficients)[lags]
-    numerators = jnp.sum(weights[None, :, None] * earlier, axis=1, dtype=jnp.int32)
-    total = _each(keys, _MOST_PARTS, parts.base, code.dim)
-    total += jax.vmap(gaussian_rounding)(_folded(keys, _MOST_PARTS + 1), numerators)
-    for number, part in enumerate(parts.further):
-      chosen = (levels >> number) & 1 == 1
-
-      def add(total, number=number, part=part, chosen=chosen):
-        return total + jnp.where(chosen[:, None], _each(keys, number, part, code.dim), 0)
-
-      total = jax.lax.cond(jnp.any(chosen), add, lambda total: total, total)
-    return total
-
-  def kept(noise, step, row):
-    """The noise of clients, with the row of a round."""
-    earlier = noise.rows.at[:, step % behind].set(row) if behind else noise.rows
-    return ClientNoise(earlier, noise.owed + row)
-
-  def level(fewest):
-    """The parts that are needed if so many clients reported at least."""
-    missing = jnp.clip(num_clients - fewest, 0, num_clients - least)
-    return jnp.asarray(parts.levels)[missing]
-
   def make(key, step, noise):
     everybodys = jax.tree.map(lambda x: x[None], noise)
-    row = rows(key[None], step, everybodys.rows, jnp.full(1, parts.all))
-    return jax.tree.map(lambda x: x[0], kept(everybodys, step, row))
-
-  def trim(key, step, fewest, noise):
-    named = jnp.zeros(code.dim, jnp.int32)
-    for number, part in enumerate(parts.further):
-      unneeded = (level(fewest) >> number) & 1 == 0
-      named += jnp.where(unneeded, _each(key[None], number, part, code.dim)[0], 0)
-    earlier = noise.rows.at[step % behind].add(-named) if behind else noise.rows
-    return named, ClientNoise(earlier, noise.owed - named)
+    made = rows.made(key[None], step, everybodys, jnp.full(1, rows.parts.all))
+    return jax.tree.map(lambda x: x[0], made)
 
   def finalize(key, state, total, present):
     reported, answered = present
@@ -286,9 +219,8 @@ def correlated_integers(
     opened = number >= least
     fewest = jnp.where(opened, jnp.minimum(state.fewest, number), state.fewest)
     arrived = reported & opened
-    levels = jnp.where(arrived & ~answered, parts.all, level(fewest))
-    row = rows(jax.random.split(key, num_clients), state.step, state.noise.rows, levels)
-    noise = kept(state.noise, state.step, row)
+    levels = jnp.where(arrived & ~answered, rows.parts.all, rows.level(fewest))
+    noise = rows.made(jax.random.split(key, num_clients), state.step, state.noise, levels)
     total += jnp.sum(jnp.where(arrived[:, None], noise.owed, 0), axis=0)
     noise = noise._replace(owed=jnp.where(arrived[:, None], 0, noise.owed))
     beyond = state.step >= lattice.num_rounds
@@ -304,12 +236,12 @@ def correlated_integers(
     grid=code.grid,
     plan=first,
     least_clients=least,
-    stddevs=unit * np.sqrt(parts.variances),
+    stddevs=unit * np.sqrt(rows.parts.variances),
     init=init,
     public=_without_noise,
     encode=encode,
     make=make,
-    trim=trim,
+    trim=rows.trimmed,
     finalize=finalize,
   )
 
@@ -339,77 +271,6 @@ def on_lattice(strategy: Strategy) -> ToeplitzStrategy:
   return from_coefficients(whole, strategy.num_rounds, len(whole) - 1)
 
 
-class _Parts(NamedTuple):
-  """What a row is made of, in units of the grid.
-
-  Attributes:
-    base: the variance of the part that is always there, without that of rounding.
-    further: variances of parts, each twice the one before.
-    levels: int32, which of them are needed, as binary digits, by how many clients were missing.
-  """
-
-  base: float
-  further: tuple[float, ...]
-  levels: np.ndarray
-
-  @property
-  def all(self) -> int:
-    """The level that needs all parts."""
-    return 2 ** len(self.further) - 1
-
-  @property
-  def variances(self) -> np.ndarray:
-    """The variance of a row that is not in earlier ones, for each of `levels`."""
-    unit = self.further[0] if self.further else 0.0
-    return self.base + VARIANCE + unit * self.levels
-
-
-def _parts(variance: float, num_clients: int, least: int) -> _Parts:
-  """Parts by which any number of clients from `least` on has the variance."""
-  share = variance / num_clients * (1 + 1e-12)
-  needed = variance / np.arange(num_clients, least - 1, -1) * (1 + 1e-12)
-  extra = needed[-1] - share
-  if least == num_clients:
-    return _Parts(share - VARIANCE, (), np.zeros(1, np.int32))
-  number = min(max(math.floor(math.log2(extra / VARIANCE + 1)), 1), _MOST_PARTS)
-  unit = max(extra, VARIANCE) / (2**number - 1) * (1 + 1e-9)
-  levels = np.ceil((needed - share) / unit).astype(np.int32)
-  return _Parts(share - VARIANCE, tuple(float(unit) * 2.0**k for k in range(number)), levels)
-
-
-def _distance(parts: _Parts, draws: int, sums: int) -> float:
-  """A bound on how far log-likelihoods are from those of Gaussian noise (Statement 4.6).
-
-  Args:
-    parts: what a row is made of.
-    draws: the number of all coordinates of all rows.
-    sums: the number of those of all sums.
-  """
-  if not parts.base > 4 * VARIANCE:
-    return math.inf
-  for variance in (parts.base, *parts.further):  # a table refuses what it cannot hold
-    integer_distributions.discrete_gaussian(math.sqrt(variance))
-
-  def apart(variance: float) -> float:
-    return math.exp(-2 * math.pi**2 * variance)
-
-  smallest = min((VARIANCE, *parts.further))
-  own = apart(smallest * parts.base / (smallest + parts.base))
-  return 40 * (
-    draws * ((len(parts.further) + 1) * own + apart(_LATTICE * 2 / 3)) + sums * apart(_LATTICE / 2)
-  )
-
-
-def _largest_fraction(strategy: ToeplitzStrategy, parts: _Parts) -> float:
-  """The largest fraction of earlier rows, with every draw at its end.
-
-  With C w = u, the draws of a row and of its rounding, the fraction is w - u, and w is C^-1 u.
-  """
-  drawn = sum(map(math.sqrt, (parts.base, *parts.further)))
-  own = LARGEST_NORMAL * drawn + len(parts.further) + FARTHEST + 2
-  return own * (1 + float(np.sum(np.abs(strategy.inverse))))
-
-
 def _planned(
   record: Any, clip_norm: float, multiplier: float, lattice: float, *, widest: float, **planned: Any
 ) -> tuple[Encoding, float]:
@@ -426,16 +287,6 @@ def _planned(
     f"Expected a grid whose noise leaves room in {planned['modulus_bits']} bits, got none; raise "
     "modulus_bits."
   )
-
-
-def _folded(keys: jax.Array, number: int) -> jax.Array:
-  return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
-
-
-def _each(keys: jax.Array, number: int, variance: float, dim: int) -> jax.Array:
-  """The part of that number of each client, int32 [n, dim]."""
-  stddev = math.sqrt(variance)
-  return jax.vmap(lambda key: discrete_gaussian(key, stddev, (dim,)))(_folded(keys, number))
 
 
 def _without_noise(state: CorrelatedIntegersState) -> CorrelatedIntegersState:
