@@ -181,15 +181,16 @@ def outgrowing(q=0.1, z=1.0, rounds=40, overflow=4e-13):
 
 
 CALIBRATIONS = {
+  "rounds": (accounting.calibrate_rounds, lambda n, **run: outgrowing(rounds=n, **run)),
   "noise": (accounting.calibrate_noise, lambda z, **run: outgrowing(z=z, **run)),
   "probability": (
     accounting.calibrate_sampling_probability,
     lambda q, **run: outgrowing(q=q, z=0.5, **run),
   ),
-  "rounds": (accounting.calibrate_rounds, lambda n, **run: outgrowing(rounds=n, **run)),
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("calibrate", "plan"), CALIBRATIONS.values(), ids=CALIBRATIONS)
 def test_a_target_that_overflows_do_not_let_a_plan_reach_is_refused(calibrate, plan):
   with pytest.raises(

@@ -158,6 +158,7 @@ def check(seed):
   return kinds
 
 
+@pytest.mark.slow
 def test_both_ends_hold_what_data_sets_show():
   kinds = set().union(*map(check, range(80)))
   registered = {kind.__name__ for kind in sampling_event_types()}

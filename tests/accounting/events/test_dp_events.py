@@ -178,6 +178,7 @@ def test_overflows_are_handed_on():
   assert to_dp_event(ledger).overflow_probability == pytest.approx(3e-8, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_cut_of_noise_that_ends_is_handed_on():
   """What jdp states is what dp_accounting computes, and the cut, which is most of it here."""
   ledger = rounds(PoissonSampling(1.0), GaussianSum(1.0, 0.1), 3)
