@@ -46,7 +46,7 @@ def near(value, own):
 
 
 # Planned once: what follows shares its compiled programs.
-PLANNED = plan_sweep(SETTINGS, START, USERS, near, score_noise=4.0, validation=None, **RUNS)
+PLANNED = plan_sweep(SETTINGS, START, USERS, near, score_noise=1.0, validation=None, **RUNS)
 
 
 def run_events(clip_norm=1.0, noise=2.0):
@@ -55,7 +55,7 @@ def run_events(clip_norm=1.0, noise=2.0):
   return Ledger().append(event, count=ROUNDS)
 
 
-SCORE = Ledger().append(Round(PoissonSampling(1.0, population=40), GaussianSum(1.0, 4.0)))
+SCORE = Ledger().append(Round(PoissonSampling(1.0, population=40), GaussianSum(1.0, 1.0)))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def planned_before(monkeypatch):
 def sweep(**options):
   given = dict(zip(("noise_key", "data_key"), keys(), strict=True))
   return private_sweep(
-    SETTINGS, START, USERS, near, score_noise=4.0, **given, **{**RUNS, **options}
+    SETTINGS, START, USERS, near, score_noise=1.0, **given, **{**RUNS, **options}
   )
 
 
@@ -95,7 +95,7 @@ def test_the_event_is_that_of_best_of_runs_by_hand():
   assert PLANNED.event == by_hand
   cost = accounting.epsilon(Ledger().append(PLANNED.event), 1e-3)
   assert cost == pytest.approx(accounting.selection_epsilon(runs[0], 1e-3, **RUNS), rel=1e-3)
-  # Gaussian sums of multipliers 2 and 4, the first of samples, in the place of the score's own.
+  # Gaussian sums of multipliers 2 and 1, the first of samples, in the place of the score's own.
   single = ledger.subsampled_gaussian(0.5, 2.0, ROUNDS)
   assert accounting.epsilon(single, 1e-3) < accounting.epsilon(runs[0], 1e-3) < cost
 
@@ -103,7 +103,7 @@ def test_the_event_is_that_of_best_of_runs_by_hand():
 def test_users_who_train_are_no_other_users():
   """They would be charged for one of both, the runs or the score."""
   with pytest.raises(ValueError, match="validation of other users than clients"):
-    plan_sweep(SETTINGS, START, USERS, near, score_noise=4.0, validation=USERS, **RUNS)
+    plan_sweep(SETTINGS, START, USERS, near, score_noise=1.0, validation=USERS, **RUNS)
 
 
 def test_other_users_who_score_cost_the_larger_of_both():
@@ -120,6 +120,7 @@ def test_other_users_who_score_cost_the_larger_of_both():
 
 @pytest.mark.usefixtures("planned_before")
 def test_the_sweep_costs_what_was_planned_and_releases_the_best_alone(capfd, tmp_path, trained):
+  """The seed makes runs of both settings. The fast one scores .3 more, and all noise is .05."""
   made, _ = trained
   folder = tmp_path / "run"
   found = sweep(workdir=folder)
@@ -127,7 +128,7 @@ def test_the_sweep_costs_what_was_planned_and_releases_the_best_alone(capfd, tmp
   assert [*found.ledger] == [PLANNED.event]
   assert found.ledger.caveats  # the keys are seeded
   assert found.setting == "fast"
-  assert abs(found.params - 0.5) < 0.35  # of the fast setting; the slow one stays near 0
+  assert abs(found.params - 0.5) < 0.4  # of the fast setting; the slow one stays near 0
   # What may be published has the event, the setting and the model; nothing tells of other runs.
   assert {path.name for path in folder.iterdir()} == {
     "ledger.jsonl", "metrics.jsonl", "params.npz",
@@ -167,7 +168,7 @@ def test_a_sweep_that_is_killed_goes_on_with_the_runs_that_were_drawn(tmp_path, 
   # A finished sweep is not made again: another score would be a second choice, in no ledger.
   again = private_sweep(
     SETTINGS, START, USERS, lambda value, own: {"far": 1 - near(value, own)["near"]},
-    score_noise=4.0, workdir=tmp_path / "run", noise_key=keys()[0], data_key=keys()[1], **RUNS,
+    score_noise=1.0, workdir=tmp_path / "run", noise_key=keys()[0], data_key=keys()[1], **RUNS,
   )  # fmt: skip
   assert (again[:2], [*again.ledger], made) == (whole[:2], [*whole.ledger], [])
 
