@@ -110,7 +110,7 @@ def undone(monkeypatch):
 
 
 # Their subject is what optimisation may change: the bits of a sum, the law of what is drawn.
-_OPTIMISED = {"conformance", "numerics", "queries", "random", "sampling"}
+_OPTIMISED = {"numerics", "random"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

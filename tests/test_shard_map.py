@@ -72,7 +72,6 @@ def records(like):
   return jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.asarray(x) / 3]), like)
 
 
-@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", mechanisms.registered())
 def test_mechanisms(name):
@@ -86,7 +85,6 @@ def test_mechanisms(name):
   assert_each_device_computes_as_alone(release, records(jnp.full(mechanism.shape, 0.25)))
 
 
-@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", queries.registered())
 def test_queries(name):
@@ -102,7 +100,6 @@ def test_queries(name):
   assert_each_device_computes_as_alone(one_round, records(entry.victim))
 
 
-@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers(name):
@@ -117,7 +114,6 @@ def test_samplers(name):
   assert_each_device_computes_as_alone(three_rounds)
 
 
-@pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("impl", ["threefry2x32", "chacha20"])
 @pytest.mark.parametrize("name", DRAWS)
@@ -128,7 +124,6 @@ def test_draws(name, impl):
   assert_each_device_computes_as_alone(lambda key: function(key, **given), impl=impl)
 
 
-@pytest.mark.optimised
 def test_sums_over_the_clients_of_a_device():
   clients = jnp.linspace(-1.0, 1.0, 2 * 5 * 8).reshape(2, 5, 8)
   transformation = transforms.privatize(gaussian_sum(1.0, 1.0), jax.random.key(0))

@@ -26,6 +26,7 @@ from jdp.queries.distributed.noise_schemes import central, uncalibrated
 from jdp.queries.weighted_averages import WeightedContribution
 from tests.helpers import statistical
 
+pytestmark = pytest.mark.optimised
 COUNT = 200_000
 CONFIDENCE = 1 - 1e-6
 EPSILONS = (0.1, 1.0, 4.0)

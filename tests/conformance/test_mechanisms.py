@@ -28,6 +28,7 @@ from jdp.mechanisms import (
 from jdp.numerics.vectors import unit
 from tests.helpers import statistical
 
+pytestmark = pytest.mark.optimised
 REGISTERED = registry.registered()
 
 

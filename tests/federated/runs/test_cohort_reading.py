@@ -117,7 +117,6 @@ CASES = {
 }
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("case", CASES)
@@ -159,14 +158,12 @@ class Reusing(Recorded):
     return self.inputs[: len(inputs)], self.labels[: len(labels)]
 
 
-@pytest.mark.optimised
 def test_a_source_may_use_its_arrays_again():
   """Else one user would be counted in the places of all."""
   memory = data.clients_from_pairs(PAIRS, max_examples=4)
   assert_same(run(memory), run(opened(Reusing())))
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize("least", [0, 1])
 def test_users_of_several_types_are_those_of_memory(least):
   """Whoever else is read: whole labels of some become floats, lists and tuples become arrays."""
@@ -385,7 +382,6 @@ def test_who_is_not_in_the_sample_adds_nothing(devices):
   assert total([-1] * 8) == 0
 
 
-@pytest.mark.optimised
 def test_the_cohort_of_another_round_adds_nothing():
   """A cohort that was read for one round is nobody in another."""
   clients = opened(Recorded())
@@ -445,7 +441,6 @@ def test_no_thread_is_left():
   raise AssertionError("A thread that reads outlives its run.")
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_two_processes_read_their_own_users_and_fail_together(tmp_path, monkeypatch):
   """Mended, they end with the bits of one process on as many devices, and in memory."""
