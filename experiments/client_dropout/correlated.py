@@ -24,7 +24,6 @@ from experiments.runner.reports.tables import epsilon, percent, table
 from jdp import accounting, random, sampling
 from jdp.events import PoissonSampling, Round
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
-from jdp.federated.engine.shared_programs import shared
 from jdp.guarantees import Observer, Relation
 from jdp.ledger import DurableLedger, Ledger
 from jdp.matrix_factorization import Strategy, banded_toeplitz, identity, square_root_toeplitz
@@ -381,7 +380,7 @@ def trained(
   path.unlink(missing_ok=True)  # of a process that was killed before it released anything
   ledger = DurableLedger(path, path.stem)
   secret, public = random.secure_key(), jax.random.key(options.data_seed)
-  state, one_round = algorithm.init(params), shared(algorithm.round)
+  state, one_round = algorithm.init(params), jax.jit(algorithm.round)
   for number in range(options.num_rounds):
     reported = jnp.asarray(here[number])
     begun = state._replace(query=state.query._replace(present=jnp.stack([reported, reported])))

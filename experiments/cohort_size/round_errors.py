@@ -18,7 +18,6 @@ from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.training import TrainingOptions
 from jdp import random, sampling
 from jdp.federated import FederatedAlgorithm, private_federated
-from jdp.federated.engine.shared_programs import shared
 from jdp.mechanisms import LocalMechanism
 from jdp.queries import SumQuery, average, gaussian_sum, no_privacy
 
@@ -112,7 +111,7 @@ def _plain_steps(
     mechanism=mechanism,
     chunk_size=options.chunk_size,
   )
-  return algorithm._replace(round=shared(algorithm.round))  # variants differ in noise alone
+  return algorithm._replace(round=jax.jit(algorithm.round))
 
 
 def _round(

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from experiments.runner.runs.sweep import Sweep
-from jdp.federated.engine.shared_programs import shared
 
 
 def processor_seconds(sweep: Sweep, num_rounds: int) -> dict[str, float]:
@@ -25,7 +24,7 @@ def processor_seconds(sweep: Sweep, num_rounds: int) -> dict[str, float]:
     clients = jax.tree.map(jnp.asarray, sweep.clients)
     clients = clients if setting.part is None else clients[setting.part]
     state = setting.algorithm.init(sweep.init(jax.random.key(0)))
-    step = shared(setting.algorithm.round)
+    step = jax.jit(setting.algorithm.round)
     begun = 0.0
     for number in range(num_rounds + 1):
       if number == 1:
