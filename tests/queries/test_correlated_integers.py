@@ -24,7 +24,7 @@ from jdp.matrix_factorization import (
 from jdp.matrix_factorization.toeplitz import from_coefficients
 from jdp.queries import correlated_integers
 from jdp.queries.distributed.correlated_integer_sums import on_lattice
-from jdp.queries.distributed.correlated_rows import ClientNoise
+from jdp.queries.distributed.correlated_rows import ClientNoise, rows_for
 from tests.helpers import statistical
 
 N, DIM, ROUNDS, DELTA = 6, 4096, 4, 1e-4
@@ -93,6 +93,20 @@ def test_rows_that_could_outgrow_32_bits_are_refused():
     correlated_integers(
       jnp.zeros(4), 1.0, 2.0, strategy, num_clients=1, max_wrap_probability=0.5, modulus_bits=31
     )
+
+
+def test_draws_that_are_too_many_to_be_near_gaussian_noise_are_refused():
+  """A finer grid helps where rows are nearly too coarse, and nothing does with too many sums."""
+  most = 2**19 - 1
+  given = {"num_clients": most, "least": most, "dim": 2**16}
+  assert rows_for(STRATEGY, most * 200.0, **given).parts.base == pytest.approx(196)
+  with pytest.raises(
+    ValueError, match=r"draws in all to be near Gaussian noise, got 17; raise mod"
+  ):
+    rows_for(STRATEGY, most * 21.0, **given)
+  rows_for(STRATEGY, 1e4, 2, 2, int(1.44e8) // STRATEGY.num_rounds)
+  with pytest.raises(ValueError, match=r"at most 1\.45e\+08 coordinates of all rounds' sums"):
+    rows_for(STRATEGY, 1e4, 2, 2, int(1.46e8) // STRATEGY.num_rounds)
 
 
 def test_the_cost_of_large_numbers_is_that_of_the_noise():

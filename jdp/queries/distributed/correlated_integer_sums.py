@@ -154,7 +154,8 @@ def correlated_integers(
   Raises:
     TypeError: if the strategy is not Toeplitz.
     ValueError: if an argument is out of range, or a coefficient is negative. Also if no grid has so
-      little wrapping, or is fine enough for the noise, or rows could grow beyond 32 bits.
+      little wrapping, or is fine enough for the noise, or rows could grow beyond 32 bits. Also if
+      the sums of all rounds have more than 1.4e8 coordinates together (Statement 4.6).
 
   >>> from jdp.matrix_factorization import banded_toeplitz
   >>> query = correlated_integers(

@@ -84,14 +84,15 @@ def _distance(parts: Parts, draws: int, sums: int) -> float:
   for variance in (parts.base, *parts.further):  # a table refuses what it cannot hold
     integer_distributions.discrete_gaussian(math.sqrt(variance))
 
-  def apart(variance: float) -> float:
-    return math.exp(-2 * math.pi**2 * variance)
-
   smallest = min((VARIANCE, *parts.further))
-  own = apart(smallest * parts.base / (smallest + parts.base))
+  own = _apart(smallest * parts.base / (smallest + parts.base))
   return 40 * (
-    draws * ((len(parts.further) + 1) * own + apart(LATTICE * 2 / 3)) + sums * apart(LATTICE / 2)
+    draws * ((len(parts.further) + 1) * own + _apart(LATTICE * 2 / 3)) + sums * _apart(LATTICE / 2)
   )
+
+
+def _apart(variance: float) -> float:
+  return math.exp(-2 * math.pi**2 * variance)
 
 
 def _largest_fraction(strategy: ToeplitzStrategy, parts: Parts) -> float:
@@ -180,20 +181,25 @@ def rows_for(
   """Rows of which any `least` clients or more add up to the variance, in units of the grid.
 
   Raises:
-    ValueError: if the grid is too coarse for the noise, or rows could grow beyond 32 bits.
+    ValueError: if the sums have too many coordinates in all, the grid is too coarse for the noise,
+      or rows could grow beyond 32 bits.
   """
-  parts = _parts_of(variance, num_clients, least)
-  numbers = num_clients * strategy.num_rounds * dim, strategy.num_rounds * dim
-  if not _distance(parts, *numbers) <= _NEGLIGIBLE:
+  parts, sums = _parts_of(variance, num_clients, least), strategy.num_rounds * dim
+  if not sums <= (most := _NEGLIGIBLE / (40 * _apart(LATTICE / 2))):
+    raise ValueError(
+      f"Expected at most {most:.3g} coordinates of all rounds' sums, which are near Gaussian noise "
+      f"together, got {sums:.3g}; take fewer rounds, or a smaller model."
+    )
+  if not _distance(parts, num_clients * sums, sums) <= _NEGLIGIBLE:
     raise ValueError(
       f"Expected noise of a client of a variance above {4 * VARIANCE:g} in units of the grid, and "
-      f"{numbers[0]:.3g} draws in all to be near Gaussian noise, got {parts.base:.3g}; raise "
-      "modulus_bits."
+      f"{num_clients * sums:.3g} draws in all to be near Gaussian noise, got {parts.base:.3g}; "
+      "raise modulus_bits."
     )
-  if not (most := DENOMINATOR * _largest_fraction(strategy, parts)) < 2**31:
+  if not (largest := DENOMINATOR * _largest_fraction(strategy, parts)) < 2**31:
     raise ValueError(
-      f"Expected fractions of rows below 2^31 in units of 1 / {DENOMINATOR}, got up to {most:.3g}; "
-      "lower modulus_bits, or take a strategy with a smaller inverse."
+      f"Expected fractions of rows below 2^31 in units of 1 / {DENOMINATOR}, got up to "
+      f"{largest:.3g}; lower modulus_bits, or take a strategy with a smaller inverse."
     )
   return Rows(strategy, parts, num_clients, dim)
 
