@@ -115,6 +115,15 @@ def delta(
 
   Returns:
     The bound, in [0, 1]. It is 0 for an empty ledger.
+
+  >>> from jdp import ledger
+  >>> run = ledger.subsampled_gaussian(
+  ...   sampling_probability=0.01, noise_multiplier=1.1, num_rounds=1000
+  ... )
+  >>> for accountant in ("rdp", "tightest"):
+  ...   print(accountant, f"{delta(run, epsilon=2.0, accountant=accountant):.1e}")
+  rdp 8.1e-07
+  tightest 7.9e-08
   """
   _validate.non_negative(epsilon=epsilon)
   with np.errstate(all="ignore"):

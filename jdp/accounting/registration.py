@@ -130,6 +130,10 @@ def query_analysis(query: QueryEvent) -> QueryAnalysis:
 
   Raises:
     ValueError: if it has none.
+
+  >>> from jdp.events import GaussianSum, NonPrivate
+  >>> [query_analysis(query).protects for query in (GaussianSum(1.0, 2.0), NonPrivate())]
+  [True, False]
   """
   if (found := _QUERIES.get(type(query))) is None:  # of this very type: a subclass may differ
     raise ValueError(
@@ -144,6 +148,12 @@ def sampling_analysis(sampling: SamplingEvent) -> SamplingAnalysis:
 
   Raises:
     ValueError: if it has none.
+
+  >>> from jdp.events import PoissonSampling
+  >>> event = PoissonSampling(0.01)
+  >>> found = sampling_analysis(event)
+  >>> found.inclusion(event), found.fresh_coins
+  (0.01, True)
   """
   if (found := _SAMPLINGS.get(type(sampling))) is None:
     raise ValueError(

@@ -90,6 +90,10 @@ def internal_threat(epsilon: float, num_instances: int, **reports: Any) -> State
     epsilon: The epsilon of each coordinate of one report, seen alone.
     num_instances: The number k of instances.
     **reports: As for `channel_guarantee`.
+
+  >>> print(internal_threat(1.0, 20, coordinates=10))  # doctest: +NORMALIZE_WHITESPACE
+  II (internal threat), sees all instances, at any time: (10, 0)-DP per user;
+  published, no guarantee: 0.95
   """
   proved = channel_guarantee(epsilon, **reports)
   published = published_average(epsilon, num_instances) if _is_laplace(reports) else None

@@ -67,6 +67,14 @@ class PrivacyFilter(NamedTuple):
       that was admitted and not recorded must not have happened.
     observer: who sees the events that it adds up. None: the ledger's only one.
     rule: how it adds up, in words. A run keeps to the budget and the rule that it began with.
+
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> budget, spent = gaussian_filter(2.0, 1e-5), Ledger()
+  >>> event = Round(PoissonSampling(1.0), GaussianSum(1.0, 20.0), adaptive=True)
+  >>> if budget.admits(spent, event, count=50):
+  ...   spent = spent.append(event, count=50)
+  >>> round(budget.spent(spent), 3), budget.admits(spent, event, count=51)
+  (0.497, False)
   """
 
   epsilon: float
