@@ -218,6 +218,9 @@ def residuals_at_zero(num_classes: int) -> np.ndarray:
 
   Returns:
     float32 [num_classes, num_classes], a row for each label.
+
+  >>> residuals_at_zero(2).tolist()
+  [[-0.5, 0.5], [0.5, -0.5]]
   """
   _validate.in_range(2, math.isqrt(_MOST_NUMBERS), num_classes=num_classes)
   return (1 / num_classes - np.eye(num_classes)).astype(np.float32)

@@ -136,7 +136,13 @@ Attack = Callable[[jax.Array, View], PyTree]  # (key, view) -> submitted model
 
 @checked
 def random_model(stddev: float) -> Attack:
-  """An attack that sends a model of independent N(0, stddev^2) weights."""
+  """An attack that sends a model of independent N(0, stddev^2) weights.
+
+  >>> view = View(drawn=jnp.ones(1000), honest=jnp.ones(1000), old=jnp.ones(1000))
+  >>> sent = random_model(3.0)(jax.random.key(0), view)
+  >>> sent.shape, round(sent.std().item())
+  ((1000,), 3)
+  """
   _validate.positive(stddev=stddev)
 
   def attack(key, view):
@@ -165,6 +171,10 @@ def sign_flip() -> Attack:
   """An attack that sends the honest update turned round.
 
   With noise that is as likely on either side, it deviates like an honest update.
+
+  >>> view = View(drawn=jnp.array(1.0), honest=jnp.array(1.5), old=jnp.array(0.0))
+  >>> sign_flip()(jax.random.key(0), view).item()
+  0.5
   """
   return scaled_update(-1.0)
 
@@ -183,5 +193,10 @@ def drift(shift: PyTree) -> Attack:
 
 
 def replay() -> Attack:
-  """An attack that sends the old instance, which undoes what was learnt since."""
+  """An attack that sends the old instance, which undoes what was learnt since.
+
+  >>> view = View(drawn=jnp.array(1.0), honest=jnp.array(1.5), old=jnp.array(0.25))
+  >>> replay()(jax.random.key(0), view).item()
+  0.25
+  """
   return lambda key, view: view.old
