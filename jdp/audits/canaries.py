@@ -108,6 +108,13 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
     local_update: what users compute.
     directions: of the canaries, float32 [m, dim]. dim is the number of the model's parameters.
     norm: of a canary's update. It is the query's clip norm, or more.
+
+  >>> directions = jnp.eye(3)[:2]
+  >>> update = planted_update(lambda key, params, own, project: own * params, directions, 2.0)
+  >>> clients = plant(jnp.ones((1, 3)), jnp.array([True, False]))  # after one user
+  >>> keys = jax.random.split(jax.random.key(0), 3)
+  >>> jax.vmap(update, (0, None, 0))(keys, jnp.ones(3), clients).tolist()
+  [[1.0, 1.0, 1.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
   """
   _validate.positive(norm=norm)
 

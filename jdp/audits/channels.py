@@ -129,7 +129,13 @@ def cap_channel(dim: int, gamma: float, p: float) -> np.ndarray:
 
 @checked
 def gaussian_cap_channel(gamma: float, p: float) -> np.ndarray:
-  """The channel of PrivUnitG's V on the inputs u and -u, by <V, u>, as in `cap_channel`."""
+  """The channel of PrivUnitG's V on the inputs u and -u, by <V, u>, as in `cap_channel`.
+
+  >>> from jdp.mechanisms import priv_unit_g
+  >>> cap = priv_unit_g(100, 4.0).parameters
+  >>> round(channel_epsilon(gaussian_cap_channel(cap.gamma, cap.p)), 6)
+  4.0
+  """
   _validate.in_range(-1e3, 1e3, gamma=gamma)
   _validate.probability(p=p)
   return _two_sided(p, scipy.stats.norm.sf(gamma))

@@ -178,6 +178,12 @@ def best_threshold(first: Vector, second: Vector, bound: Bound) -> tuple[float, 
     first: [n] sorted scores of outputs on the input that is to make the event likelier.
     second: [n'] sorted scores on the other input.
     bound: `epsilon_bound` or another.
+
+  >>> from jdp.audits.bounds import epsilon_bound
+  >>> first, second = np.repeat([1, 2, 3], [10, 20, 70]), np.repeat([1, 2, 3], [70, 20, 10])
+  >>> bound, event = best_threshold(first, second, epsilon_bound(0.95))
+  >>> round(bound, 3), event
+  (1.225, Threshold(at_least=3.0))
   """
   thresholds = np.unique([_candidate_thresholds(first), _candidate_thresholds(second)])
   bounds = bound(
@@ -198,6 +204,12 @@ def best_outcomes(first: Vector, second: Vector, bound: Bound) -> tuple[float, O
       categories here.
     second: [n'] sorted scores on the other input.
     bound: `epsilon_bound` or another.
+
+  >>> from jdp.audits.bounds import epsilon_bound
+  >>> first, second = np.repeat([1, 2, 3], [15, 70, 15]), np.repeat([1, 2, 3], [45, 10, 45])
+  >>> bound, event = best_outcomes(first, second, epsilon_bound(0.95))
+  >>> round(bound, 3), event
+  (1.225, Outcomes(values=array([2])))
   """
   values, hits = np.unique(first, return_counts=True)
   values, hits = values[hits >= _LEAST_COUNT], hits[hits >= _LEAST_COUNT]
