@@ -177,6 +177,10 @@ def partition_iid(
   """Users of equal size with random examples.
 
   A remainder too small for a user is left out.
+
+  >>> users = partition_iid(np.random.default_rng(0), 10, 3)  # the tenth is left out
+  >>> [len(user) for user in users], len(np.unique(users))
+  ([3, 3, 3], 9)
   """
   _validate.in_range(1, 2**31 - 1, num_examples=num_examples)
   _check_size(num_examples, examples_per_user)
@@ -193,6 +197,11 @@ def partition_by_label(
   The examples are sorted by label and cut into shards, which are dealt out at random. Each user
   gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section
   3).
+
+  >>> labels = np.arange(100) % 10
+  >>> users = partition_by_label(np.random.default_rng(0), labels, 20)
+  >>> [len(np.unique(labels[user])) for user in users]
+  [2, 2, 2, 2, 2]
   """
   _check_size(len(labels), examples_per_user)
   _validate.integer(1, labels_per_user=labels_per_user)

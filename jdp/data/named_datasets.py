@@ -43,6 +43,15 @@ def load(
   Raises:
     FileNotFoundError: if a file is missing. The message says which, and where it belongs.
     ValueError: if there is no such name, or a file is not what it should be.
+
+  >>> import tempfile
+  >>> x, y = np.zeros((4, 3)), np.array([0, 1, 2, 0])
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path = pathlib.Path(folder, "mine.npz")
+  ...   np.savez(path, inputs=x, labels=y, test_inputs=x, test_labels=y)
+  ...   data = load("arrays", data_file=path)
+  >>> data.num_classes, data.input_shape
+  (3, (3,))
   """
   _validate.one_of(NAMES, name=name)
   if name == "digits":

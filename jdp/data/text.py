@@ -50,6 +50,13 @@ def read_users(path: str | pathlib.Path) -> list[UserText]:
     FileNotFoundError: if there is no such file.
     ValueError: if a line is not of this form, or a user has several. A gzip'd file is refused if it
       is damaged, or holds more than `jdp.data.files.size_limit`.
+
+  >>> import tempfile
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path = pathlib.Path(folder, "users.jsonl")
+  ...   _ = path.write_text('{"user": "ann", "text": ["good morning", "see you"]}')
+  ...   read_users(path)
+  [UserText(user='ann', text=('good morning', 'see you'))]
   """
   path = first_file(
     [pathlib.Path(path)],
@@ -98,6 +105,12 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
 
   Raises:
     ValueError: if there is no module with text.
+
+  >>> import tempfile
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   _ = pathlib.Path(folder, "greeting.py").write_text("# Says hello.")
+  ...   python_modules(folder)
+  [UserText(user='greeting', text=(' Says hello.',))]
   """
   root = pathlib.Path(sysconfig.get_path("stdlib") if folder is None else folder)
   paths = sorted(path.relative_to(root) for path in root.rglob("*.py") if path.is_file())
@@ -206,6 +219,11 @@ def text_source(
 
   Raises:
     ValueError: if a number is out of range.
+
+  >>> users = UsersOnDisk(("ann",), lambda number: UserText("ann", ("a b", "b")))
+  >>> inputs, labels = text_source(Vocabulary(("a", "b")), users, tokens_per_user=6, unroll=2)[0]
+  >>> inputs.tolist(), labels.tolist()
+  ([[1, 3], [4, 1], [4, 1]], [[3, 4], [2, 4], [2, 1]])
   """
   _check_lengths(tokens_per_user, unroll)
 
@@ -244,6 +262,10 @@ def sequences(
 
   Returns:
     `Examples` with inputs and labels int32 [n, unroll].
+
+  >>> made = sequences(Vocabulary(("the", "cat")), ["the cat sat"], unroll=3)
+  >>> made.inputs.tolist(), made.labels.tolist()
+  ([[1, 3, 4], [0, 1, 1]], [[3, 4, 0], [2, 1, 1]])
   """
   _validate.in_range(1, _LONGEST, unroll=unroll)
   if max_tokens is not None:

@@ -40,6 +40,15 @@ def femnist(
     FileNotFoundError: if there is no such file.
     ValueError: if a file is another, or holds other images or classes. Reading a writer raises it
       as well.
+
+  >>> import json, tempfile
+  >>> written = {"ann": {"x": [[0.5] * 784, [1.0] * 784], "y": [3, 40]}}
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path = pathlib.Path(folder, "all_data_0.json")
+  ...   _ = path.write_text(json.dumps({"user_data": written}))
+  ...   writers = femnist(path, digits_only=True)
+  ...   writers.names, writers[0][0].shape, writers[0][1]
+  (('ann',), (1, 28, 28), array([3], dtype=int32))
   """
   _validate.one_of(("train", "test"), split=split)
   path = pathlib.Path(path)

@@ -26,6 +26,17 @@ def stackoverflow(path: str | pathlib.Path, *, split: str = "train") -> UsersOnD
   Raises:
     FileNotFoundError: if there is no such file.
     ValueError: if it is another file, or its text is no UTF-8. Reading a user raises it as well.
+
+  >>> import contextlib, sqlite3, tempfile
+  >>> hello = "0a150a130a06746f6b656e7312090a070a0568656c6c6f"  # a tf.train.Example
+  >>> user = "AS SELECT 'ann' AS client_id, 'heldout' AS split_name"
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path = pathlib.Path(folder, "stackoverflow.sqlite")
+  ...   with contextlib.closing(sqlite3.connect(path)) as file:
+  ...     _ = file.execute(f"CREATE TABLE client_metadata {user}, 1 AS num_examples")
+  ...     _ = file.execute(f"CREATE TABLE examples {user}, x'{hello}' AS serialized_example_proto")
+  ...   stackoverflow(path, split="heldout")[0]
+  UserText(user='ann', text=('hello',))
   """
   _validate.one_of(("train", "heldout", "test"), split=split)
   path = first_file([pathlib.Path(path)], f"Expected stackoverflow.sqlite at {path}; put it there.")

@@ -63,6 +63,14 @@ def parquet_source(
     ImportError: if pyarrow is not installed (the extra `parquet`).
     ValueError: if a file is another, lacks a column, or has a row without a user. Reading a user
       raises it as well, also if a number is missing or lists differ in length.
+
+  >>> import tempfile, pyarrow.parquet
+  >>> table = {"who": ["al", "bo", "al"], "age": [20, 40, 10], "label": [0, 1, 2]}
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   pyarrow.parquet.write_table(pyarrow.table(table), f"{folder}/people.parquet")
+  ...   users = parquet_source(folder, user="who", label="label", inputs=["age"])
+  ...   users.names, [part.tolist() for part in users[0]]
+  (('al', 'bo'), [[[20], [10]], [0, 2]])
   """
   try:
     import pyarrow.parquet  # noqa: F401  # an optional dependency
