@@ -93,7 +93,11 @@ class Guarantee:
 
 @dataclasses.dataclass(frozen=True)
 class ApproxDP(Guarantee):
-  """(epsilon, delta)-differential privacy: P(A) <= e^epsilon P'(A) + delta for all events A."""
+  """(epsilon, delta)-differential privacy: P(A) <= e^epsilon P'(A) + delta for all events A.
+
+  >>> print(ApproxDP(2.0, 1e-6, unit="user"))
+  (2, 1e-06)-DP per user (replace one), against the server
+  """
 
   epsilon: float
   delta: float
@@ -105,7 +109,11 @@ class ApproxDP(Guarantee):
       raise ValueError(f"Expected delta in [0, 1], got {self.delta}.")
 
   def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition."""
+    """The guarantee of `count` releases, by basic composition.
+
+    >>> print(ApproxDP(0.5, 1e-6).repeat(4))
+    (2, 4e-06)-DP per value (replace one), against the server
+    """
     _validate.integer(0, count=count)
     return dataclasses.replace(
       self, epsilon=_times(count, self.epsilon), delta=min(1.0, _times(count, self.delta))
@@ -133,7 +141,11 @@ class PureDP(Guarantee):
     _check_epsilon("epsilon", self.epsilon)
 
   def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition."""
+    """The guarantee of `count` releases, by basic composition.
+
+    >>> print(PureDP(0.5).repeat(4))
+    2-DP per value (replace one), against the server
+    """
     _validate.integer(0, count=count)
     return dataclasses.replace(self, epsilon=_times(count, self.epsilon))
 
@@ -167,7 +179,11 @@ class SeparatedDP(Guarantee):
     return self.direction + self.magnitude
 
   def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition of each part."""
+    """The guarantee of `count` releases, by basic composition of each part.
+
+    >>> print(SeparatedDP(2.0, 0.5).repeat(4))
+    (8, 2)-separated, 10-DP per value (replace one), against the server
+    """
     _validate.integer(0, count=count)
     return dataclasses.replace(
       self, direction=_times(count, self.direction), magnitude=_times(count, self.magnitude)
@@ -230,6 +246,9 @@ def common_scope(guarantees: Sequence[AnyGuarantee]) -> dict[str, Any]:
 
   Raises:
     ValueError: if they differ, or there is no guarantee.
+
+  >>> print(*common_scope([PureDP(2.0), ApproxDP(0.5, 1e-6)]).values())
+  replace_one value server
   """
   scopes = {tuple(getattr(g, name) for name in _SCOPE) for g in guarantees}
   if len(scopes) != 1:
@@ -254,6 +273,9 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
 
   Raises:
     ValueError: if there is none. Also if their relations, units or observers differ.
+
+  >>> print(compose([PureDP(2.0), ApproxDP(0.5, 1e-6)]))
+  (2.5, 1e-06)-DP per value (replace one), against the server
   """
   scope = common_scope(guarantees)
   separated = [g for g in guarantees if isinstance(g, SeparatedDP)]
