@@ -89,6 +89,17 @@ class DurableLedger:
       of the same identity. Also if it begins with other
       earlier releases, has a line that is damaged, missing or moved, or ends before `expected`.
     OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
+
+  >>> import tempfile
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> event = next(iter(subsampled_gaussian(0.01, 1.1, 1)))
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   for _ in range(2):  # the second time as a run resumed
+  ...     file = DurableLedger(f"{folder}/ledger", "mnist", key=b"sixteen secrets!")
+  ...     file.append(0, [event], [event])
+  ...     file.close()
+  >>> len(file.ledger)
+  2
   """
 
   @checked
@@ -229,6 +240,17 @@ class DurableLedger:
         releases with a cap, as for the sum of two ledgers. Also if the ledger is finished.
       OSError: if they could not be written. Nothing is recorded then. Also if the file was removed,
         replaced or shortened, or in a child of the process that opened it.
+
+    >>> import tempfile
+    >>> from jdp.ledger import subsampled_gaussian
+    >>> event = next(iter(subsampled_gaussian(0.01, 1.1, 1)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...   file = DurableLedger(f"{folder}/ledger", "mnist")
+    ...   file.append(0, [event], [event])  # rounds 0 and 1
+    ...   file.append(1, [event], [event])  # round 1 repeated, and round 2
+    ...   file.close()
+    >>> file.last_round
+    2
     """
     self._file.check()  # first, as a child may wait for a thread that it has not
     with self._turn:

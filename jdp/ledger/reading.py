@@ -76,13 +76,29 @@ def load(path: str | os.PathLike, *, key: bytes | None = None) -> Ledger:
   Raises:
     ValueError: if the file has any other damage, lacks lines before its last or has no header. Also
       if it was written with another key.
+
+  >>> import tempfile
+  >>> from jdp.ledger import subsampled_gaussian
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   subsampled_gaussian(0.01, 1.1, 1000).save(f"{folder}/run", key=b"sixteen secrets!")
+  ...   len(load(f"{folder}/run", key=b"sixteen secrets!"))
+  1000
   """
   return load_file(path, key=key).ledger
 
 
 @checked
 def load_file(path: str | os.PathLike, *, key: bytes | None = None) -> LedgerFile:
-  """Reads a ledger as `load` does, with what else the file says."""
+  """Reads a ledger as `load` does, with what else the file says.
+
+  >>> import tempfile
+  >>> from jdp.ledger import DurableLedger
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   DurableLedger(f"{folder}/ledger", "mnist").close()
+  ...   file = load_file(f"{folder}/ledger")
+  >>> file.run, len(file.ledger), file.closed  # the run may go on
+  ('mnist', 0, False)
+  """
   with _uncollected():
     contents = read_contents(pathlib.Path(path), key)
     if not contents.header:

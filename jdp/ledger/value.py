@@ -117,6 +117,12 @@ class Ledger:
       TypeError: if `event` is not an event.
       ValueError: if count is not a whole number >= 0, or given with stacked events. Also if
         `unstack` refuses the event, or if events before it are missing.
+
+    >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1))
+    >>> before = subsampled_gaussian(0.01, 1.1, 90)
+    >>> after = before.append(event, count=10)
+    >>> len(before), len(after)
+    (90, 100)
     """
     events = unstack(event)
     if len(events) != 1 and count != 1:
@@ -139,6 +145,10 @@ class Ledger:
     Raises:
       TypeError: if entries are no pairs, or an event is neither a `Round` nor a `LocalRelease`.
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
+
+    >>> run = subsampled_gaussian(0.01, 1.1, 100)
+    >>> Ledger().extend(entry for part in (run, run) for entry in part.entries) == run + run
+    True
     """
     try:
       added = iter(entries)
@@ -206,6 +216,9 @@ class Ledger:
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0.
+
+    >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
+    150
     """
     _validate.integer(0, start=start, stop=stop)
     kept: list[tuple[Event, int]] = []
