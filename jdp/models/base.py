@@ -145,7 +145,14 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
 def accuracy(
   model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
 ) -> jax.Array:
-  """The share of examples classified correctly, computed in batches of bounded memory."""
+  """The share of examples classified correctly, computed in batches of bounded memory.
+
+  >>> from jdp import data
+  >>> model = Model(lambda key: {"w": jnp.eye(2)}, lambda params, x: x @ params["w"])
+  >>> made = data.examples(jnp.array([[2.0, 1.0], [1.0, 2.0], [0.0, 1.0]]), [0, 1, 0])
+  >>> round(accuracy(model, model.init(jax.random.key(0)), made).item(), 3)
+  0.667
+  """
 
   def correct(example):
     inputs, labels, mask = example

@@ -85,6 +85,12 @@ def cross_entropy(model: Model) -> Loss:
 
   The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
   of padding, NaN included, change neither the loss nor its gradient.
+
+  >>> from jdp import data, models
+  >>> model = models.logistic_regression((3,), 2)
+  >>> made = data.examples(jnp.ones((4, 3)), [0, 1, 0, 1])
+  >>> round(cross_entropy(model)(model.init(jax.random.key(0)), made).item(), 3)  # of log 2
+  0.693
   """
   return CrossEntropy(model)
 
@@ -99,6 +105,12 @@ def binary_cross_entropy(model: Model) -> Loss:
 
   Raises:
     ValueError: when the loss is first traced, if logits and labels differ in shape.
+
+  >>> from jdp import data
+  >>> line = Model(lambda key: {"w": jnp.zeros((1, 1))}, lambda params, x: x @ params["w"])
+  >>> made = data.examples(jnp.ones((2, 1)), [False, True], label_kind="numbers")
+  >>> round(binary_cross_entropy(line)(line.init(jax.random.key(0)), made).item(), 3)  # of log 2
+  0.693
   """
   return _elementwise(model, optax.losses.sigmoid_binary_cross_entropy)
 
@@ -133,6 +145,12 @@ def huber(model: Model, threshold: float = 1.0) -> Loss:
   Raises:
     ValueError: if the threshold is not positive. When the loss is first traced: if predictions and
       labels differ in shape.
+
+  >>> from jdp import data
+  >>> line = Model(lambda key: {"w": jnp.zeros((1, 1))}, lambda params, x: x @ params["w"])
+  >>> made = data.examples(jnp.ones((2, 1)), [0.5, 3.0], label_kind="numbers")
+  >>> huber(line)(line.init(jax.random.key(0)), made).item()  # the mean of 0.125 and 2.5
+  1.3125
   """
   _validate.positive(threshold=threshold)
 

@@ -42,6 +42,15 @@ def language_metrics(
 
   Returns:
     The three accuracies and "perplexity", float32 scalars by name.
+
+  >>> from jdp import data, models
+  >>> vocabulary = Vocabulary(("the", "cat", "sat"))
+  >>> model = models.language_model(len(vocabulary), embedding=4, hidden=4)
+  >>> params = jax.eval_shape(model.init, jax.random.key(0))
+  >>> params = jax.tree.map(jnp.zeros_like, params)  # all words are alike
+  >>> metrics = language_metrics(model, params, data.sequences(vocabulary, ["the cat sat"]))
+  >>> {name: round(value.item(), 3) for name, value in metrics.items()}
+  {'accuracy_top1': 0.0, 'accuracy_top3': 1.0, 'accuracy_top5': 1.0, 'perplexity': 6.0}
   """
 
   def one(sequence):
@@ -108,6 +117,15 @@ def head_words(
   Returns:
     int32 [len(heads), predictions + 1]. Column i is the number of tokens for which i of the words
     are among the N.
+
+  >>> from jdp import data, models
+  >>> vocabulary = Vocabulary(("the", "cat", "sat"))
+  >>> model = models.language_model(len(vocabulary), embedding=4, hidden=4)
+  >>> params = jax.tree.map(jnp.zeros_like, jax.eval_shape(model.init, jax.random.key(0)))
+  >>> params["output"]["bias"] = -jnp.arange(6.0)  # the more frequent, the likelier
+  >>> made = data.sequences(vocabulary, ["the cat sat"])
+  >>> head_words(model, params, made, (1, 3), predictions=2).tolist()  # of 4 tokens
+  [[0, 4, 0], [0, 0, 4]]
   """
   last = jnp.array(heads, jnp.int32) + len(SPECIAL)
 

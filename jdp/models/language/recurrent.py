@@ -183,6 +183,14 @@ def next_word_loss(model: LanguageModel) -> Loss:
   need memory for one piece, however many the examples have. Scores are held for as many tokens at
   most, however long a sequence is. The contents of padding change neither the loss nor its
   gradient.
+
+  >>> from jdp import data
+  >>> model = language_model(5, embedding=4, hidden=4)
+  >>> params = jax.eval_shape(model.init, jax.random.key(0))
+  >>> params = jax.tree.map(jnp.zeros_like, params)  # all words are alike
+  >>> examples = data.sequences(data.public_vocabulary(["the cat"], 2), ["the cat sat"])
+  >>> round(next_word_loss(model)(params, examples).item(), 3)  # log 5
+  1.609
   """
 
   def loss(params, examples):
