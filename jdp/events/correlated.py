@@ -42,6 +42,13 @@ class CorrelatedGaussianSum(EventBase):
     bands: how many diagonals of C are not zero, counted from the main one down to the last.
     largest_column_norm: the largest L2 norm of a column of C.
     index: t in [0, n). It is always a leaf of the pytree.
+
+  >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
+  >>> event = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
+  >>> type(event).__name__, event.index
+  ('CorrelatedGaussianSum', 0)
+  >>> round(event.noise_multiplier / event.squared_sensitivity**0.5, 3)  # of the one release
+  1.131
   """
 
   clip_norm: float | jax.Array
@@ -96,6 +103,14 @@ class DistributedCorrelatedSum(CorrelatedGaussianSum):
   `noise_multiplier` is that of a central run which costs as much, whoever of the owners was lost. A
   record that is zeroed or replaced leaves its owner's noise where it is. Under add/remove it would
   take it along, so there is no bound.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
+  >>> plan = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
+  >>> query = DistributedCorrelatedSum(**vars(plan))
+  >>> run = ledger.correlated_gaussian(query, MinSeparationSampling(5, 2, 100), relation="zero_out")
+  >>> round(accounting.epsilon(run, 1e-5), 2)
+  3.8
   """
 
 
@@ -118,6 +133,13 @@ class MinSeparationSampling(EventBase):
       one run have positions that grow with their indices by the same steps.
     by_identity: whether the rounds open to a record follow from its own identity, or coin, whoever
       else is present.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
+  >>> query = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
+  >>> sampling = MinSeparationSampling(5, 2, population=100, position=0, by_identity=True)
+  >>> round(accounting.epsilon(ledger.correlated_gaussian(query, sampling), 1e-5), 2)
+  3.8
   """
 
   min_separation: int
@@ -154,6 +176,13 @@ class CyclicPoissonSampling(EventBase):
     position: as for `MinSeparationSampling`.
     by_identity: as for `MinSeparationSampling`.
     overflow_probability: as for `PoissonSampling`.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
+  >>> query = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
+  >>> sampling = CyclicPoissonSampling(5, 0.1, population=100, position=0, by_identity=True)
+  >>> round(accounting.epsilon(ledger.correlated_gaussian(query, sampling), 1e-5), 2)
+  0.7
   """
 
   num_groups: int

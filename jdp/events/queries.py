@@ -25,6 +25,12 @@ class GaussianSum(EventBase):
     clip_norm: S, the L2 bound on what one record contributes to the sum.
     stddev: The standard deviation sigma of the noise on each coordinate of the sum. `stddev /
       clip_norm` is the noise multiplier z. Zero means no privacy.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=2.0))
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
+  0.62
   """
 
   clip_norm: float | jax.Array
@@ -42,6 +48,12 @@ class LaplaceSum(EventBase):
   Attributes:
     clip_norm: The L1 bound on what one record contributes to the sum.
     scale: The scale of the noise on each coordinate of the sum. Zero means no privacy.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> event = Round(PoissonSampling(0.01), LaplaceSum(clip_norm=1.0, scale=2.0))
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 3)
+  0.153
   """
 
   clip_norm: float
@@ -63,6 +75,13 @@ class WeightedAverage(EventBase):
     clip_norm: S, the L2 bound on one record's vector.
     stddev: The standard deviation of the noise on each coordinate of the *average*.
     min_total_weight: W_min, the least value of the denominator. Public.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = WeightedAverage(clip_norm=1.0, stddev=0.2, min_total_weight=20.0)
+  >>> event = Round(PoissonSampling(0.01), query)
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
+  0.58
   """
 
   clip_norm: float | jax.Array
@@ -85,6 +104,13 @@ class RandomizedResponse(EventBase):
     num_values: The number of values, at least 2.
     uniform_null: Whether a uniform value is released of a null or absent record. If not, that
       record counts as one of any value.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = RandomizedResponse(noise=0.5, num_values=3, uniform_null=True)
+  >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
+  >>> round(accounting.epsilon(ledger.Ledger().append(event), delta=0.0), 3)
+  0.693
   """
 
   noise: float
@@ -98,7 +124,14 @@ class RandomizedResponse(EventBase):
 
 @event
 class PureRelease(EventBase):
-  """Something was released by an epsilon-DP mechanism, under the relation of its round."""
+  """Something was released by an epsilon-DP mechanism, under the relation of its round.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> event = Round(PoissonSampling(0.1), PureRelease(epsilon=1.0))
+  >>> round(accounting.epsilon(ledger.Ledger().append(event), delta=0.0), 3)
+  0.159
+  """
 
   epsilon: float
 
@@ -111,6 +144,12 @@ class ConcentratedRelease(EventBase):
   """Something was released by a rho-zCDP mechanism, under the relation of its round.
 
   Source: arXiv 1605.02065.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> event = Round(PoissonSampling(1.0), ConcentratedRelease(rho=0.1))
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=5), 1e-5), 2)
+  4.73
   """
 
   rho: float
@@ -121,7 +160,14 @@ class ConcentratedRelease(EventBase):
 
 @event
 class NonPrivate(EventBase):
-  """Something that depends on the data was released without protection: epsilon is infinite."""
+  """Something that depends on the data was released without protection: epsilon is infinite.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> event = Round(PoissonSampling(0.01), NonPrivate())
+  >>> accounting.epsilon(ledger.Ledger().append(event), 1e-5)
+  inf
+  """
 
 
 @event
@@ -131,6 +177,13 @@ class GroupedSums(EventBase):
   Attributes:
     parts: What was released of each group. Parts may be nested.
     labels: The groups' names, in the same order.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = GroupedSums((GaussianSum(1.0, 3.0), GaussianSum(0.5, 1.5)), ("body", "head"))
+  >>> event = Round(PoissonSampling(0.01), query)
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
+  0.58
   """
 
   parts: tuple["QueryEvent", ...]
@@ -154,6 +207,13 @@ class DistributedGaussianSum(EventBase):
     stddev: The standard deviation of the noise that the observer could not subtract, as it came out
       of the round. Zero means no privacy.
     released: False if the round was abandoned before the observer saw anything of its sums.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = DistributedGaussianSum(clip_norm=1.0, stddev=4.0, released=True)
+  >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=10), 1e-5), 2)
+  3.34
   """
 
   clip_norm: float | jax.Array
@@ -181,6 +241,15 @@ class DiscreteGaussianSum(EventBase):
     dim: The number of coordinates.
     rounded: Whether the integers are real numbers, rounded at random. Then no record is known to
       contribute as much as the bounds allow.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = DiscreteGaussianSum(
+  ...   10.0, 30.0, share_stddev=5.0, num_shares=100, dim=20, rounded=True
+  ... )
+  >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=10), 1e-5), 2)
+  2.6
   """
 
   l2_norm: float
@@ -211,6 +280,13 @@ class SkellamSum(EventBase):
     num_shares: How many shares the released sum held. Without any there is no privacy.
     rounded: As for `DiscreteGaussianSum`.
     released: As for `DistributedGaussianSum`.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = SkellamSum(10.0, 30.0, share_variance=25.0, num_shares=100, rounded=True)
+  >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=10), 1e-5), 2)
+  2.82
   """
 
   l2_norm: float

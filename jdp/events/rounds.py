@@ -20,6 +20,12 @@ class Round(EventBase):
       on request, where an analysis is proved for it.
     unit: What one record is.
     observer: Who sees the release. For a noised sum, this is anyone who sees the models.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, PoissonSampling
+  >>> event = Round(PoissonSampling(0.01), GaussianSum(1.0, 2.0), unit="example", number=7)
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
+  0.62
   """
 
   sampling: Annotated[SamplingEvent, EventBase]  # at run time a registered one too
@@ -44,6 +50,12 @@ class LocalRelease(EventBase):
     max_releases: The most releases that one unit makes over the whole run. This is the
       participation cap times the releases it makes in a round. None means as many as there are
       rounds.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.guarantees import PureDP
+  >>> event = LocalRelease(PureDP(0.5, unit="user"), max_releases=3)
+  >>> accounting.epsilon(ledger.Ledger().append(event, count=10), delta=0.0)
+  1.5
   """
 
   guarantee: AnyGuarantee

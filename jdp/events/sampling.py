@@ -21,6 +21,13 @@ class PoissonSampling(EventBase):
     population: N, the public number of records. None in a plan that names none.
     max_participations: A record that has taken part this often in the run is passed over. None: no
       record is. Equal events of a ledger are of one run.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, Round
+  >>> sampling = PoissonSampling(0.01, 1e-12, population=1000, max_participations=25)
+  >>> event = Round(sampling, GaussianSum(1.0, 2.0))
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
+  0.62
   """
 
   probability: float
@@ -47,6 +54,10 @@ class TruncatedPoissonSampling(EventBase):
     probability: The rate q, in `[0, 1]`, of the draws, as realised by the sampler.
     capacity: B >= 1, the most records that take part.
     population: N, the public number of records; the larger number of two neighbouring data sets.
+
+  >>> sampling = TruncatedPoissonSampling(0.1, capacity=100, population=1000)
+  >>> round(sampling.full_probability, 3), round(sampling.inclusion_probability, 4)
+  (0.511, 0.0962)
   """
 
   probability: float
@@ -95,6 +106,13 @@ class FixedSizeSampling(EventBase):
   Attributes:
     sample_size: The number m of records in the sample, in `[1, population]`.
     population: N, the public number of records.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, Round
+  >>> sampling = FixedSizeSampling(10, population=1000)
+  >>> event = Round(sampling, GaussianSum(1.0, 2.0), relation="replace_one")
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 2)
+  0.77
   """
 
   sample_size: int
@@ -121,6 +139,14 @@ class ShuffledBatches(EventBase):
     keeps_partial: Whether the last batch of an epoch is smaller than the others when the batch size
       does not divide the population. If False, the records left over sit that epoch out.
     population: N, the public number of records. None in a plan that names none.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, Round
+  >>> sampling = ShuffledBatches(10, starts_epoch=True, keeps_partial=True, population=995)
+  >>> later = ShuffledBatches(10, starts_epoch=False, keeps_partial=True, population=995)
+  >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]
+  >>> round(accounting.epsilon(ledger.Ledger().extend(rounds), 1e-5), 2)  # of one epoch
+  4.98
   """
 
   num_batches: int
@@ -145,6 +171,14 @@ class BallsInBins(EventBase):
     starts_epoch: Whether this round is the first after the records picked anew.
     overflow_probability: As for `PoissonSampling`.
     population: N, the public number of records. None in a plan that names none.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, Round
+  >>> sampling = BallsInBins(10, starts_epoch=True, overflow_probability=1e-12, population=1000)
+  >>> later = BallsInBins(10, starts_epoch=False, overflow_probability=1e-12, population=1000)
+  >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]
+  >>> round(accounting.epsilon(ledger.Ledger().extend(rounds), 1e-5), 2)  # of one epoch
+  0.62
   """
 
   num_batches: int
@@ -172,6 +206,14 @@ class RandomAllocation(EventBase):
     starts_epoch: Whether this round is the first after the records picked anew.
     overflow_probability: As for `PoissonSampling`.
     population: N, the public number of records. None in a plan that names none.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, Round
+  >>> sampling = RandomAllocation(10, participations=2, starts_epoch=True, population=1000)
+  >>> later = RandomAllocation(10, participations=2, starts_epoch=False, population=1000)
+  >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]
+  >>> round(accounting.epsilon(ledger.Ledger().extend(rounds), 1e-5), 2)  # of one epoch
+  1.31
   """
 
   num_batches: int

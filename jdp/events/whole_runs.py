@@ -32,6 +32,14 @@ class BestOfRuns(EventBase):
     shape: s >= 0.
     others: if repetitions may have had other rounds (by their setting, or by whose record is
       protected), an event for each other list of rounds, with the same mean and shape.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> rounds = (Round(PoissonSampling(0.01), GaussianSum(1.0, 1.1)),)
+  >>> tuned = BestOfRuns(rounds, counts=(1000,), mean_runs=10.0, shape=0.0)
+  >>> event = Round(PoissonSampling(1.0), tuned)
+  >>> round(accounting.epsilon(ledger.Ledger().append(event), 1e-5), 2)
+  2.26
   """
 
   rounds: tuple[EventBase, ...]
@@ -100,6 +108,13 @@ class TreeAggregation(EventBase):
     clip_norm: S, the L2 bound on what one record contributes to its step.
     stddev: the standard deviation of the noise on each coordinate of a node. Zero means no privacy.
     step_counts: the number of steps of each tree.
+
+  >>> from jdp import accounting, ledger
+  >>> from jdp.events import PoissonSampling, Round
+  >>> query = TreeAggregation(clip_norm=1.0, stddev=4.0, step_counts=(3, 1000))
+  >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
+  >>> query.depth, round(accounting.epsilon(ledger.Ledger().append(event), 1e-5), 2)
+  (10, 3.34)
   """
 
   clip_norm: float | jax.Array
