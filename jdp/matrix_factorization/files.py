@@ -45,6 +45,14 @@ def load(path: str | os.PathLike) -> Strategy:
 
   Raises:
     ValueError: if the file holds none, or its numbers are not those that were saved.
+
+  >>> import tempfile
+  >>> from jdp.matrix_factorization import banded_toeplitz
+  >>> with tempfile.TemporaryDirectory() as folder:
+  ...   path, strategy = pathlib.Path(folder) / "strategy.npz", banded_toeplitz(10, 2)
+  ...   save(strategy, path)
+  ...   load(path).fingerprint == strategy.fingerprint
+  True
   """
   path = pathlib.Path(path)
   try:

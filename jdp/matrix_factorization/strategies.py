@@ -89,6 +89,13 @@ class Strategy(abc.ABC):
 
     Raises:
       ValueError: if a number is no whole number >= 1.
+
+    >>> from jdp.matrix_factorization import square_root_toeplitz
+    >>> strategy = square_root_toeplitz(10, bands=4)
+    >>> once = strategy.sensitivity(max_participations=1)
+    >>> twice = strategy.sensitivity(min_separation=5, max_participations=2)
+    >>> round(once, 4), round(twice, 4)  # the columns of rounds that far apart do not meet
+    (1.22, 1.7253)
     """
     most = most_participations(self.num_rounds, min_separation, max_participations)
     return math.sqrt(self.squared_sensitivity(min_separation, most))
@@ -107,6 +114,12 @@ class Strategy(abc.ABC):
       min_separation: see `sensitivity`.
       max_participations: see `sensitivity`.
       workload: what the server makes of the rounds' sums. None: prefix sums.
+
+    >>> from jdp.matrix_factorization import identity, square_root_toeplitz
+    >>> strategies = identity(100), square_root_toeplitz(100)
+    >>> pattern = {"min_separation": 5, "max_participations": 2}
+    >>> [round(strategy.root_mean_squared_error(**pattern), 3) for strategy in strategies]
+    [10.05, 4.166]
     """
     sensitivity = self.sensitivity(
       min_separation=min_separation, max_participations=max_participations
@@ -121,7 +134,14 @@ class Strategy(abc.ABC):
     max_participations: int | None = None,
     workload: Workload = None,
   ) -> float:
-    """The error of a coordinate in the worst round; see `root_mean_squared_error`."""
+    """The error of a coordinate in the worst round; see `root_mean_squared_error`.
+
+    >>> from jdp.matrix_factorization import identity, square_root_toeplitz
+    >>> strategies = identity(100), square_root_toeplitz(100)
+    >>> pattern = {"min_separation": 5, "max_participations": 2}
+    >>> [round(strategy.max_error(**pattern), 3) for strategy in strategies]
+    [14.142, 4.448]
+    """
     sensitivity = self.sensitivity(
       min_separation=min_separation, max_participations=max_participations
     )

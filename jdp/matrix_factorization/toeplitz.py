@@ -63,7 +63,13 @@ class ToeplitzStrategy(Strategy):
 
   @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
-    """See `Strategy`."""
+    """See `Strategy`.
+
+    >>> workload = np.ones(10)  # prefix sums
+    >>> errors = square_root_toeplitz(10).squared_errors(workload)
+    >>> errors.shape, round(float(errors[-1]), 3)  # of independent noise, 10.0
+    ((10,), 1.791)
+    """
     if workload is None:
       return np.cumsum(np.cumsum(self.inverse) ** 2)
     workload = check_workload(workload, self.num_rounds)

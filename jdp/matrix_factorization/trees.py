@@ -54,6 +54,9 @@ class TreeStrategy(Strategy):
 
     Raises:
       ValueError: if there is a workload.
+
+    >>> tree(10).squared_errors().round(3).tolist()  # eight rounds are one node
+    [1.0, 0.667, 1.667, 0.571, 1.571, 1.238, 2.238, 0.533, 1.533, 1.2]
     """
     if workload is not None:
       raise ValueError("Expected no workload with a tree, got one; it estimates prefix sums.")
