@@ -101,6 +101,14 @@ def no_privacy() -> SumQuery:
 
   Nothing is clipped and no noise is added, so epsilon is infinite. A record that holds NaN or
   infinity counts as zero here too, so that a baseline sees the same cohort.
+
+  >>> query = no_privacy()
+  >>> state = query.init(jnp.zeros(2))
+  >>> record = jnp.array([3.0, 4.0])
+  >>> contribution = query.preprocess(jax.random.key(0), state, record, jnp.float32(1))
+  >>> result, event, state = query.finalize(jax.random.key(1), state, contribution)
+  >>> result.tolist(), event
+  ([3.0, 4.0], NonPrivate())
   """
 
   def preprocess(key, state, record, weight):
