@@ -51,7 +51,13 @@ class Clipping(NamedTuple):
 
 @checked
 def flat_clipping(clip_norm: ClipNorm) -> Clipping:
-  """Scales the whole update down to an L2 norm of S, a number or a schedule (round -> S)."""
+  """Scales the whole update down to an L2 norm of S, a number or a schedule (round -> S).
+
+  >>> clipping = flat_clipping(0.5)
+  >>> query = fixed_denominator(clipping, noise_multiplier=2.0, expected_weight=100.0)
+  >>> round(query.noise, 4)  # of the average: 2.0 * 0.5 / 100
+  0.01
+  """
   return Clipping(clip_norm, lambda make: make(clip_norm))
 
 
@@ -64,6 +70,14 @@ def per_layer_clipping(params: Arrays, clip_norm: ClipNorm, *, shares: str = "eq
       `jdp.queries.per_layer_clipping.layers` says what a layer is.
     clip_norm: S, a number or a schedule (round -> S).
     shares: "equal" or "dimension", see `jdp.queries.per_layer`.
+
+  >>> import jax
+  >>> params = {"body": {"w": jax.numpy.zeros((3, 25))}, "head": {"w": jax.numpy.zeros((5, 5))}}
+  >>> clipping = per_layer_clipping(params, 1.0, shares="dimension")
+  >>> query = fixed_denominator(clipping, noise_multiplier=2.0, expected_weight=100.0)
+  >>> clipped = query.clip(query.init(params), jax.tree.map(lambda x: x + 1, params))
+  >>> {layer: round(float(jax.numpy.linalg.norm(x["w"])), 3) for layer, x in clipped.items()}
+  {'body': 0.866, 'head': 0.5}
   """
   bounds = layer_bounds(params, clip_norm, shares)
 
@@ -194,6 +208,14 @@ def adaptive_average(noise_multiplier: float, expected_weight: float, **settings
     noise_multiplier: z >= 0.
     expected_weight: q W > 0, public.
     **settings: of `jdp.queries.adaptive_clipped_sum`.
+
+  >>> import jax
+  >>> query = adaptive_average(1.0, 40.0, initial_clip_norm=4.0, quantile=0.5, count_stddev=2.0)
+  >>> state = query.init(jax.numpy.zeros(2))
+  >>> update = query.preprocess(jax.random.key(0), state, jax.numpy.zeros(2), jax.numpy.float32(1))
+  >>> _, event, _ = query.finalize(jax.random.key(1), state, update)
+  >>> event.labels, float(event.parts[1].clip_norm)
+  (('count', 'sum'), 4.0)
   """
   _check_numbers(noise_multiplier, expected_weight=expected_weight)
   return average(

@@ -126,6 +126,17 @@ def federated_averaging(
 
   Raises:
     ValueError: if ghost norms are asked for without a `gradient_step`.
+
+  >>> from jdp import sampling
+  >>> from jdp.federated import fixed_denominator, flat_clipping, gradient_step
+  >>> update = gradient_step(lambda params, client: jnp.sum((params - client) ** 2), 0.5)
+  >>> query = fixed_denominator(flat_clipping(0.1), noise_multiplier=2.0, expected_weight=10.0)
+  >>> sampler = sampling.poisson(100, 0.1)
+  >>> algorithm = federated_averaging(update, query, sampler, optax.sgd(1.0), chunk_size=4)
+  >>> state, keys = algorithm.init(jnp.zeros(3)), (jax.random.key(0), jax.random.key(1))
+  >>> _, (event,), _ = jax.eval_shape(algorithm.round, *keys, state, jnp.ones((100, 3)))
+  >>> event.query
+  GaussianSum(clip_norm=0.1, stddev=0.2)
   """
 
   def client_fn(keys, sent, client):

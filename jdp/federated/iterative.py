@@ -186,6 +186,17 @@ def iterative_training(
 
   Raises:
     ValueError: if the rate, relation or unit is out of range.
+
+  >>> from jdp import queries, sampling
+  >>> from jdp.models.batch_norm import batch_norm_cnn
+  >>> model, sampler = batch_norm_cnn((4, 4), 2), sampling.poisson(1000, 0.01)
+  >>> query = queries.average(queries.gaussian_sum(1.0, 2.0), sampler.expected_size)
+  >>> algorithm = iterative_training(model, query, sampler, optax.sgd(0.1), rate=0.2, chunk_size=5)
+  >>> state = jax.eval_shape(
+  ...   lambda key: algorithm.init(initial_values(model, key)), jax.random.key(0)
+  ... )
+  >>> sorted(state.params.statistics), sorted(state.params.metrics)
+  (['Conv_0', 'Dense_0'], ['accuracy', 'loss'])
   """
   _validate.in_range(1e-6, 1 - 1e-6, rate=rate)
 

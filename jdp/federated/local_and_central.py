@@ -68,6 +68,20 @@ def private_federated(
 
   Returns:
     A `FederatedAlgorithm`.
+
+  >>> import jax
+  >>> from jdp import mechanisms, queries, sampling
+  >>> from jdp.federated import gradient_step
+  >>> update = gradient_step(lambda params, client: jax.numpy.sum((params - client) ** 2), 0.5)
+  >>> sampler = sampling.poisson(100, 0.1)
+  >>> query = queries.average(queries.gaussian_sum(1.0, 2.0), sampler.expected_size)
+  >>> local = mechanisms.laplace(1.0, 2.0, shape=(8,))
+  >>> algorithm = private_federated(update, query, sampler, optax.sgd(1.0), mechanism=local)
+  >>> state, clients = algorithm.init(jax.numpy.zeros(8)), jax.numpy.ones((100, 8))
+  >>> keys = jax.random.key(0), jax.random.key(1)
+  >>> _, (central, local), _ = jax.eval_shape(algorithm.round, *keys, state, clients)
+  >>> central.query, local.guarantee.epsilon
+  (GaussianSum(clip_norm=1.0, stddev=2.0), 1.0)
   """
   release: tuple[LocalRelease, ...] = ()
   if mechanism is not None:

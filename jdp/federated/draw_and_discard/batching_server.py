@@ -56,6 +56,13 @@ def server_batching(
 
   Raises:
     ValueError: if batch_size is not positive.
+
+  >>> from jdp.federated.draw_and_discard import laplace_update, passes
+  >>> from jdp.models import glm
+  >>> update = laplace_update(glm("logistic", (2,)).gradient, epsilon=5.0, learning_rate=0.1)
+  >>> algorithm = server_batching(update, 3, passes(6, num_rounds=10), block_size=4)
+  >>> algorithm.init(jnp.zeros((1, 1, 2))).params.shape  # one model
+  (1, 1, 2)
   """
   return in_rounds(server_batching_process(update, batch_size, block_size=block_size), schedule)
 

@@ -157,6 +157,11 @@ def exact_update(
   """A gradient step without noise, clipped by coordinate, for comparison.
 
   Its event says that epsilon is infinite.
+
+  >>> from jdp.models import glm
+  >>> update = exact_update(glm("logistic", (2,)).gradient, learning_rate=0.1, clip=0.5)
+  >>> update.event.guarantee.epsilon, update.noise_variance
+  (inf, 0.0)
   """
   _clip_bound(clip)
   clipped = _clipped(gradient, _clip_coordinates)

@@ -122,6 +122,10 @@ def spread_instances(
 
   Raises:
     ValueError: if there is no instance, or more than 2^31 - 1.
+
+  >>> models = spread_instances(jax.random.key(0), jnp.ones(1000), 5, 0.1)
+  >>> models.shape, abs(float(models.var()) - 5 / 2 * 0.1) < 0.02
+  ((5, 1000), True)
   """
   _validate.in_range(1, 2**31 - 1, num_instances=num_instances)
   leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, params))
@@ -174,6 +178,13 @@ def draw_and_discard_process(
 
   Raises:
     ValueError: if a number is out of range.
+
+  >>> from jdp.federated.draw_and_discard import laplace_update
+  >>> from jdp.models import glm
+  >>> update = laplace_update(glm("logistic", (2,)).gradient, epsilon=5.0, learning_rate=0.1)
+  >>> process = draw_and_discard_process(update, 3, in_flight=2, random_returns=True, block_size=4)
+  >>> process.init(jnp.zeros((3, 1, 2))).models.shape  # three instances, two models with clients
+  (5, 1, 2)
   """
   _validate.integer(1, num_instances=num_instances)
   _validate.integer(0, in_flight=in_flight)

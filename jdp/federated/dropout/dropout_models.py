@@ -69,6 +69,11 @@ def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> Drop
   Raises:
     ValueError: if a size is not positive, or a client would have to be lost with a probability
       above 1.
+
+  >>> model = by_size([10] * 500 + [30] * 500, 0.4, strength=1.0)  # lost at 0.2 and 0.6
+  >>> present, _ = model.sample(jax.random.key(0), model.init(jax.random.key(1)))
+  >>> 350 < int(present[0, :500].sum()) < 450, 150 < int(present[0, 500:].sum()) < 250
+  (True, True)
   """
   _validate.probability(rate=rate)
   weights = np.asarray(sizes, float)

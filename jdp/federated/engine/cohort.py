@@ -104,6 +104,13 @@ def cohort_sum(
     ValueError: if chunk_size is not positive, or the mesh has no such axis. Also if data is sharded
       over other devices. When traced: if there are not as many clients as the sample's population,
       or the sample has more than 2^21 slots.
+
+  >>> def summand(keys, shared, client, weight):
+  ...   return weight * (client - shared)
+  >>> members, weights = jnp.array([4, 0, 2]), jnp.array([1.0, 1.0, 0.0])  # the last is padding
+  >>> sample = Sample(members, weights, jnp.int32(2), population=5)
+  >>> cohort_sum(summand, jax.random.key(1), 0.5, sample, jnp.arange(5.0), chunk_size=2).item()
+  3.0
   """
   return rounded(
     unrounded_cohort_sum(summand, keys, shared, sample, data, chunk_size=chunk_size, mesh=mesh)
@@ -272,5 +279,10 @@ def _check_capacity(slots: int) -> None:
 
 @checked
 def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-  """A mesh along the axis "clients" of the given devices (default: all, of all processes)."""
+  """A mesh along the axis "clients" of the given devices (default: all, of all processes).
+
+  >>> mesh = client_mesh(jax.devices()[:1])
+  >>> dict(mesh.shape)
+  {'clients': 1}
+  """
   return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))

@@ -62,14 +62,29 @@ class GradientStep:
 
 @checked
 def gradient_step(loss: Loss, learning_rate: float) -> GradientStep:
-  """One gradient step on all of the client's examples: -learning_rate * gradient (FedSGD)."""
+  """One gradient step on all of the client's examples: -learning_rate * gradient (FedSGD).
+
+  >>> def loss(params, client):
+  ...   return jnp.sum((params - client) ** 2)
+  >>> step = gradient_step(loss, learning_rate=0.25)
+  >>> step(jax.random.key(0), jnp.zeros(2), jnp.array([1.0, 2.0])).tolist()
+  [0.5, 1.0]
+  """
   _validate.positive(learning_rate=learning_rate)
   return GradientStep(loss, learning_rate)
 
 
 @checked
 def example_gradient(loss: Loss) -> GradientStep:
-  """Minus the gradient, where a client is one example without a leading axis (DP-SGD)."""
+  """Minus the gradient, where a client is one example without a leading axis (DP-SGD).
+
+  >>> from jdp import models
+  >>> model = models.logistic_regression((2,), 2)
+  >>> step = example_gradient(models.cross_entropy(model))
+  >>> example = Examples(jnp.array([2.0, 4.0]), jnp.int32(1), jnp.float32(1))
+  >>> step(jax.random.key(0), model.init(jax.random.key(1)), example)["w"].tolist()
+  [[-1.0, -2.0], [1.0, 2.0]]
+  """
 
   # Losses take examples along a leading axis.
   def loss_of_one(params, example, key):
@@ -87,6 +102,14 @@ def local_sgd(
   Batches are filled with the client's own examples. Padding comes last and takes no steps, so how
   far a client is padded changes no bit. Where clients are computed one by one, padding costs no
   steps either.
+
+  >>> from jdp import data, models
+  >>> model = models.logistic_regression((2,), 2)
+  >>> update = local_sgd(models.cross_entropy(model), 0.5, num_epochs=2, batch_size=4)
+  >>> client = data.examples(jnp.ones((6, 2)), jnp.ones(6, jnp.int32))
+  >>> moved = update(jax.random.key(0), model.init(jax.random.key(1)), client)
+  >>> moved["w"].shape, bool(moved["b"][1] > moved["b"][0])
+  ((2, 2), True)
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_epochs=num_epochs, batch_size=batch_size)
@@ -125,6 +148,13 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
 
   It is approximated by gradient descent with backtracking, started at x_0. Unlike a gradient step
   it never overshoots, whatever the learning rate.
+
+  >>> def loss(params, client):
+  ...   return jnp.sum((params - client) ** 2) / 2
+  >>> update = proximal_point(loss, learning_rate=3.0, num_iterations=20)
+  >>> step = update(jax.random.key(0), jnp.zeros(2), jnp.array([1.0, 2.0]))
+  >>> [round(x, 3) for x in step.tolist()]
+  [0.75, 1.5]
   """
   _validate.positive(learning_rate=learning_rate)
   _validate.integer(1, num_iterations=num_iterations)

@@ -159,6 +159,17 @@ def rounds(
     chunk_size: see `cohort_sum`. No chunk is wider than almost all samples.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics. They break the guarantee if shown.
+
+  >>> from jdp import queries, sampling
+  >>> def client_fn(keys, params, client):
+  ...   return client - params, {}
+  >>> query, sampler = queries.gaussian_sum(1.0, 2.0), sampling.poisson(4, 0.5)
+  >>> server = add_updates(optax.sgd(0.1))
+  >>> algorithm = rounds(client_fn, query, sampler, server, relation="zero_out", chunk_size=2)
+  >>> state, keys = algorithm.init(jnp.zeros(2)), (jax.random.key(0), jax.random.key(1))
+  >>> _, (event,), _ = jax.eval_shape(algorithm.round, *keys, state, jnp.ones((4, 2)))
+  >>> event.query, event.relation.value
+  (GaussianSum(clip_norm=1.0, stddev=2.0), 'zero_out')
   """
   relation, unit = Relation(relation), Unit(unit)
 
@@ -232,6 +243,12 @@ def add_updates(optimizer: optax.GradientTransformation) -> Server:
   Args:
     optimizer: applied to minus the update, in the place of a gradient. `optax.sgd(1.0)` adds the
       update as it is.
+
+  >>> server = add_updates(optax.sgd(0.5))
+  >>> params = jnp.array([1.0, 2.0])
+  >>> moved, _ = server.step(jnp.array([0.5, -0.5]), server.init(params), params)
+  >>> moved.tolist()
+  [1.25, 1.75]
   """
 
   # optax expects a gradient, which it subtracts.
