@@ -24,10 +24,10 @@ class PoissonSampling(EventBase):
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import GaussianSum, Round
-  >>> sampling = PoissonSampling(0.01, 1e-12, population=1000, max_participations=25)
+  >>> sampling = PoissonSampling(0.5, 1e-12, population=1000, max_participations=2)
   >>> event = Round(sampling, GaussianSum(1.0, 2.0))
-  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
-  0.62
+  >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 2)
+  2.74
   """
 
   probability: float
