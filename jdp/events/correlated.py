@@ -105,6 +105,7 @@ class DistributedCorrelatedSum(CorrelatedGaussianSum):
   take it along, so there is no bound.
 
   >>> from jdp import accounting, ledger
+  >>> from jdp.events import DistributedCorrelatedSum, MinSeparationSampling
   >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
   >>> plan = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
   >>> query = DistributedCorrelatedSum(**vars(plan))
@@ -135,6 +136,7 @@ class MinSeparationSampling(EventBase):
       else is present.
 
   >>> from jdp import accounting, ledger
+  >>> from jdp.events import MinSeparationSampling
   >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
   >>> query = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
   >>> sampling = MinSeparationSampling(5, 2, population=100, position=0, by_identity=True)
@@ -178,6 +180,7 @@ class CyclicPoissonSampling(EventBase):
     overflow_probability: as for `PoissonSampling`.
 
   >>> from jdp import accounting, ledger
+  >>> from jdp.events import CyclicPoissonSampling
   >>> from jdp.matrix_factorization import planned_sum, square_root_toeplitz
   >>> query = planned_sum(square_root_toeplitz(10, bands=5), 2.0, min_separation=5)
   >>> sampling = CyclicPoissonSampling(5, 0.1, population=100, position=0, by_identity=True)

@@ -27,7 +27,7 @@ class GaussianSum(EventBase):
       clip_norm` is the noise multiplier z. Zero means no privacy.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
   >>> event = Round(PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=2.0))
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
   0.62
@@ -50,7 +50,7 @@ class LaplaceSum(EventBase):
     scale: The scale of the noise on each coordinate of the sum. Zero means no privacy.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import LaplaceSum, PoissonSampling, Round
   >>> event = Round(PoissonSampling(0.01), LaplaceSum(clip_norm=1.0, scale=2.0))
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 3)
   0.153
@@ -77,7 +77,7 @@ class WeightedAverage(EventBase):
     min_total_weight: W_min, the least value of the denominator. Public.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import PoissonSampling, Round, WeightedAverage
   >>> query = WeightedAverage(clip_norm=1.0, stddev=0.2, min_total_weight=20.0)
   >>> event = Round(PoissonSampling(0.01), query)
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
@@ -106,7 +106,7 @@ class RandomizedResponse(EventBase):
       record counts as one of any value.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import PoissonSampling, RandomizedResponse, Round
   >>> query = RandomizedResponse(noise=0.5, num_values=3, uniform_null=True)
   >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
   >>> round(accounting.epsilon(ledger.Ledger().append(event), delta=0.0), 3)
@@ -127,7 +127,7 @@ class PureRelease(EventBase):
   """Something was released by an epsilon-DP mechanism, under the relation of its round.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import PoissonSampling, PureRelease, Round
   >>> event = Round(PoissonSampling(0.1), PureRelease(epsilon=1.0))
   >>> round(accounting.epsilon(ledger.Ledger().append(event), delta=0.0), 3)
   0.159
@@ -146,7 +146,7 @@ class ConcentratedRelease(EventBase):
   Source: arXiv 1605.02065.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import ConcentratedRelease, PoissonSampling, Round
   >>> event = Round(PoissonSampling(1.0), ConcentratedRelease(rho=0.1))
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=5), 1e-5), 2)
   4.73
@@ -163,7 +163,7 @@ class NonPrivate(EventBase):
   """Something that depends on the data was released without protection: epsilon is infinite.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import NonPrivate, PoissonSampling, Round
   >>> event = Round(PoissonSampling(0.01), NonPrivate())
   >>> accounting.epsilon(ledger.Ledger().append(event), 1e-5)
   inf
@@ -179,7 +179,7 @@ class GroupedSums(EventBase):
     labels: The groups' names, in the same order.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import GaussianSum, GroupedSums, PoissonSampling, Round
   >>> query = GroupedSums((GaussianSum(1.0, 3.0), GaussianSum(0.5, 1.5)), ("body", "head"))
   >>> event = Round(PoissonSampling(0.01), query)
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
@@ -209,7 +209,7 @@ class DistributedGaussianSum(EventBase):
     released: False if the round was abandoned before the observer saw anything of its sums.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import DistributedGaussianSum, PoissonSampling, Round
   >>> query = DistributedGaussianSum(clip_norm=1.0, stddev=4.0, released=True)
   >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=10), 1e-5), 2)
@@ -243,7 +243,7 @@ class DiscreteGaussianSum(EventBase):
       contribute as much as the bounds allow.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import DiscreteGaussianSum, PoissonSampling, Round
   >>> query = DiscreteGaussianSum(
   ...   10.0, 30.0, share_stddev=5.0, num_shares=100, dim=20, rounded=True
   ... )
@@ -282,7 +282,7 @@ class SkellamSum(EventBase):
     released: As for `DistributedGaussianSum`.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import PoissonSampling, Round, SkellamSum
   >>> query = SkellamSum(10.0, 30.0, share_variance=25.0, num_shares=100, rounded=True)
   >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=10), 1e-5), 2)

@@ -22,7 +22,7 @@ class Round(EventBase):
     observer: Who sees the release. For a noised sum, this is anyone who sees the models.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, PoissonSampling
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
   >>> event = Round(PoissonSampling(0.01), GaussianSum(1.0, 2.0), unit="example", number=7)
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=1000), 1e-5), 2)
   0.62
@@ -52,6 +52,7 @@ class LocalRelease(EventBase):
       rounds.
 
   >>> from jdp import accounting, ledger
+  >>> from jdp.events import LocalRelease
   >>> from jdp.guarantees import PureDP
   >>> event = LocalRelease(PureDP(0.5, unit="user"), max_releases=3)
   >>> accounting.epsilon(ledger.Ledger().append(event, count=10), delta=0.0)

@@ -23,7 +23,7 @@ class PoissonSampling(EventBase):
       record is. Equal events of a ledger are of one run.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, Round
+  >>> from jdp.events import GaussianSum, PoissonSampling, Round
   >>> sampling = PoissonSampling(0.5, 1e-12, population=1000, max_participations=2)
   >>> event = Round(sampling, GaussianSum(1.0, 2.0))
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 2)
@@ -55,6 +55,7 @@ class TruncatedPoissonSampling(EventBase):
     capacity: B >= 1, the most records that take part.
     population: N, the public number of records; the larger number of two neighbouring data sets.
 
+  >>> from jdp.events import TruncatedPoissonSampling
   >>> sampling = TruncatedPoissonSampling(0.1, capacity=100, population=1000)
   >>> round(sampling.full_probability, 3), round(sampling.inclusion_probability, 4)
   (0.511, 0.0962)
@@ -108,7 +109,7 @@ class FixedSizeSampling(EventBase):
     population: N, the public number of records.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, Round
+  >>> from jdp.events import FixedSizeSampling, GaussianSum, Round
   >>> sampling = FixedSizeSampling(10, population=1000)
   >>> event = Round(sampling, GaussianSum(1.0, 2.0), relation="replace_one")
   >>> round(accounting.epsilon(ledger.Ledger().append(event, count=100), 1e-5), 2)
@@ -141,7 +142,7 @@ class ShuffledBatches(EventBase):
     population: N, the public number of records. None in a plan that names none.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, Round
+  >>> from jdp.events import GaussianSum, Round, ShuffledBatches
   >>> sampling = ShuffledBatches(10, starts_epoch=True, keeps_partial=True, population=995)
   >>> later = ShuffledBatches(10, starts_epoch=False, keeps_partial=True, population=995)
   >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]
@@ -173,7 +174,7 @@ class BallsInBins(EventBase):
     population: N, the public number of records. None in a plan that names none.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, Round
+  >>> from jdp.events import BallsInBins, GaussianSum, Round
   >>> sampling = BallsInBins(10, starts_epoch=True, overflow_probability=1e-12, population=1000)
   >>> later = BallsInBins(10, starts_epoch=False, overflow_probability=1e-12, population=1000)
   >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]
@@ -208,7 +209,7 @@ class RandomAllocation(EventBase):
     population: N, the public number of records. None in a plan that names none.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, Round
+  >>> from jdp.events import GaussianSum, RandomAllocation, Round
   >>> sampling = RandomAllocation(10, participations=2, starts_epoch=True, population=1000)
   >>> later = RandomAllocation(10, participations=2, starts_epoch=False, population=1000)
   >>> rounds = [(Round(s, GaussianSum(1.0, 2.0)), n) for s, n in ((sampling, 1), (later, 9))]

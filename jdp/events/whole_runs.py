@@ -34,7 +34,7 @@ class BestOfRuns(EventBase):
       protected), an event for each other list of rounds, with the same mean and shape.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import GaussianSum, PoissonSampling, Round
+  >>> from jdp.events import BestOfRuns, GaussianSum, PoissonSampling, Round
   >>> rounds = (Round(PoissonSampling(0.01), GaussianSum(1.0, 1.1)),)
   >>> tuned = BestOfRuns(rounds, counts=(1000,), mean_runs=10.0, shape=0.0)
   >>> event = Round(PoissonSampling(1.0), tuned)
@@ -110,7 +110,7 @@ class TreeAggregation(EventBase):
     step_counts: the number of steps of each tree.
 
   >>> from jdp import accounting, ledger
-  >>> from jdp.events import PoissonSampling, Round
+  >>> from jdp.events import PoissonSampling, Round, TreeAggregation
   >>> query = TreeAggregation(clip_norm=1.0, stddev=4.0, step_counts=(3, 1000))
   >>> event = Round(PoissonSampling(1.0), query, relation="zero_out")
   >>> query.depth, round(accounting.epsilon(ledger.Ledger().append(event), 1e-5), 2)
