@@ -20,7 +20,7 @@ from jdp.queries import registry as queries
 from jdp.random import binding, discrete, draws
 from jdp.random.chacha import IMPLS
 from jdp.sampling import Sampler, poisson
-from tests.faults.calls.valid_calls import BY_NAME, public_functions, valid_arguments
+from tests.faults.calls.valid_calls import public_functions, valid_arguments
 
 DEVICES = 2
 SAMPLERS = {
@@ -37,7 +37,16 @@ DRAWS = {
   and not name.startswith("_")
   and inspect.signature(function).parameters.keys() & {"key"}
 }
-DRAW_ARGUMENTS = BY_NAME | {"hidden": 1.0, "tree": jnp.zeros(5), "shape": (5,)}
+DRAW_ARGUMENTS = {
+  "hidden": 1.0,
+  "log_p": -1.0,
+  "p": 0.9,
+  "scale": 1.0,
+  "shape": (5,),
+  "stddev": 1.0,
+  "tree": jnp.zeros(5),
+  "variance": 1.0,
+}
 
 
 def assert_each_device_computes_as_alone(function, *args, impl="threefry2x32"):
@@ -119,8 +128,7 @@ def test_samplers(name):
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws(name, impl):
   function = DRAWS[name]
-  parameters = [p for p in inspect.signature(function).parameters if p in DRAW_ARGUMENTS]
-  given = {p: DRAW_ARGUMENTS[p] for p in parameters if p != "key"}
+  given = {p: DRAW_ARGUMENTS[p] for p in inspect.signature(function).parameters if p != "key"}
   assert_each_device_computes_as_alone(lambda key: function(key, **given), impl=impl)
 
 

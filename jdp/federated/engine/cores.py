@@ -22,10 +22,6 @@ def use_all_cores() -> None:
 
   Raises:
     RuntimeError: if JAX has started its devices already.
-
-  >>> use_all_cores()  # doctest: +SKIP
-  >>> jax.device_count()  # doctest: +SKIP
-  8
   """
   cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
   chosen = "--xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
