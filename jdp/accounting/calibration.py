@@ -292,8 +292,10 @@ def _largest_whole(
   high = 1
   while high < maximum and value(high) <= target_epsilon:
     high = min(4 * high, maximum)
+  if value(high) <= target_epsilon:
+    return high
   # Epsilon is monotone, so the largest number that meets the target is how many numbers do.
   best = bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)
-  if best < maximum and value(best) < _REACHED * target_epsilon:
+  if value(best) < _REACHED * target_epsilon:
     _check_reached(target_epsilon, delta, value(best), plan(best + 1), accounting)
   return best

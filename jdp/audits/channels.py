@@ -52,15 +52,7 @@ def channel_epsilon(channel: Matrix, delta: float = 0.0) -> float:
   >>> channel_epsilon([[1.0, 0.0], [0.0, 1.0]])
   inf
   """
-  channel = np.asarray(channel, float)
-  if not (
-    channel.ndim == 2
-    and np.all(channel >= 0)
-    and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)
-  ):
-    raise ValueError(
-      f"Expected channel to be rows of probabilities that sum to 1, got shape {channel.shape}."
-    )
+  channel = _rows(channel)
   if not 0 <= delta < 1:
     raise ValueError(f"Expected delta in [0, 1), got {delta}.")
   channel = channel[:, np.any(channel > 0, axis=0)]
@@ -243,6 +235,9 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
     num_samples: reports of each input that measure the event.
     bound: `jdp.audits.bounds.epsilon_bound` or another.
 
+  Raises:
+    ValueError: if the channel is no such matrix, or num_samples is out of range.
+
   >>> from jdp.audits.bounds import epsilon_bound
   >>> laws = scipy.stats.laplace(0.0, 0.25), scipy.stats.laplace(1.0, 0.25)
   >>> channel = binned_channel(laws, [0.0, 1.0])
@@ -250,7 +245,10 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
   [3.07, 3.91]
   """
   _validate.in_range(1, 2**31 - 1, num_samples=num_samples)
-  p, q = np.asarray(channel, float)
+  channel = _rows(channel)
+  if len(channel) != 2:
+    raise ValueError(f"Expected channel to have 2 rows, got {len(channel)}.")
+  p, q = channel
   found = 0.0
   for own, other in ((p, q), (q, p)):
     # By the Neyman-Pearson lemma, the best events are the first so many cells in this order.
@@ -260,6 +258,20 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
     bounds = bound(np.floor(seen), num_samples, np.ceil(false), num_samples)
     found = max(found, float(np.max(bounds)))
   return found
+
+
+def _rows(channel: Matrix) -> np.ndarray:
+  """A channel as an array, or a refusal of what is no channel."""
+  channel = np.asarray(channel, float)
+  if not (
+    channel.ndim == 2
+    and np.all(channel >= 0)
+    and np.allclose(channel.sum(axis=1), 1, rtol=0, atol=1e-9)
+  ):
+    raise ValueError(
+      f"Expected channel to be rows of probabilities that sum to 1, got shape {channel.shape}."
+    )
+  return channel
 
 
 def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:

@@ -30,7 +30,6 @@ from jdp.queries import (
   weighted_average,
 )
 from jdp.queries.base import Schedule, times, unbounded
-from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.queries.per_layer_clipping import layer_bounds, layers
 
 PyTree = Any
@@ -230,7 +229,7 @@ def true_average() -> SumQuery:
   counts as zero.
   """
   # Bounds that no usable update or weight reaches, so the query neither clips nor floors.
-  least, largest = FLOAT32_SAFE
+  least, largest = _validate.FLOAT32_SAFE
   query = weighted_average(largest, 0.0, min_total_weight=least)
 
   def finalize(key, state, total):
@@ -248,5 +247,5 @@ def _first(bound: ClipNorm) -> float:
 def _check_numbers(noise_multiplier: float, **weight: float) -> None:
   """Refuses what float32 would flush to zero or infinity."""
   if noise_multiplier:
-    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
-  _validate.in_range(*FLOAT32_SAFE, **weight)
+    _validate.float32_safe(noise_multiplier=noise_multiplier)
+  _validate.float32_safe(**weight)

@@ -28,7 +28,7 @@ from jdp.guarantees import Relation, Unit
 from jdp.numerics import vectors
 from jdp.numerics.compensated import MAX_CONTRIBUTIONS, sum_rows
 from jdp.queries.finalizing import finalized
-from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
+from jdp.queries.gaussian import gaussian_sum
 
 PyTree = Any
 
@@ -117,8 +117,8 @@ def individual_budget(
   """
   _validate.integer(1, population=population)
   _validate.in_range(1, MAX_CONTRIBUTIONS, population=population)
-  _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm, stddev=stddev)
-  _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
+  _validate.float32_safe(clip_norm=clip_norm, stddev=stddev)
+  _validate.float32_safe(noise_multiplier=noise_multiplier)
   if not stddev >= clip_norm * noise_multiplier:
     raise ValueError(
       f"Expected stddev >= clip_norm * noise_multiplier, got {stddev} < "

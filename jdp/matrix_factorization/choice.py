@@ -73,7 +73,7 @@ def choose_strategy(
   delta: float,
   min_separation: int | None = None,
   memory: int = 8,
-  relation: str = "add_remove",
+  relation: Relation | str = Relation.ADD_REMOVE,
   objective: str = "mean",
   workload: np.ndarray | None = None,
 ) -> Choice:

@@ -20,7 +20,7 @@ from jdp.numerics import vectors
 from jdp.numerics.compensated import rounded
 from jdp.queries.base import PyTree, SumQuery, scales
 from jdp.queries.correlated_sum import correlated_release, without_noise
-from jdp.queries.gaussian import FLOAT32_SAFE, add_noise, weighted
+from jdp.queries.gaussian import add_noise, weighted
 
 _CLIP_RANGE = (1e-15, 1e15)  # keeps the noise within float32's range as well
 
@@ -119,7 +119,7 @@ def adaptive_clipped_sum(
   ([2.4, 3.2], -0.5)
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
-  _validate.in_range(*FLOAT32_SAFE, expected_size=expected_size)
+  _validate.float32_safe(expected_size=expected_size)
   _validate.in_range(*_CLIP_RANGE, initial_clip_norm=initial_clip_norm)
   _validate.probability(quantile=quantile)
   _validate.positive(learning_rate=learning_rate)

@@ -19,8 +19,6 @@ from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
 from jdp.random import draws
 
-FLOAT32_SAFE = _validate.FLOAT32_SAFE
-
 
 class SumState(NamedTuple):
   """What changes from round to round: `step`, int32 scalar, the number of rounds finalised."""
@@ -151,14 +149,14 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
 def check_clip_and_noise(
   clip_norm: float | Schedule, stddev: float | Schedule, name: str = "stddev"
 ) -> None:
-  """Refuses a constant S outside `FLOAT32_SAFE`, and a constant sigma neither there nor zero.
+  """Refuses a constant S outside [1e-30, 1e30], and a constant sigma neither there nor zero.
 
   `name` says what sigma is to the caller.
   """
   if not callable(clip_norm):
-    _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
+    _validate.float32_safe(clip_norm=clip_norm)
   if not callable(stddev) and stddev != 0:
-    _validate.in_range(*FLOAT32_SAFE, **{name: stddev})
+    _validate.float32_safe(**{name: stddev})
 
 
 def noise_by_state(stddev: float | Schedule) -> float | Callable[[SumState], Any]:

@@ -10,7 +10,6 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.float_noise import FINEST_SHARE, check_spacing
 from jdp.queries.base import SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE
 
 _LARGEST = np.float32(2**24)  # float32 holds every integer up to this one
 
@@ -82,7 +81,7 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
   >>> bool(jnp.all(result == jnp.round(2 * result) / 2)), event
   (True, GaussianSum(clip_norm=1.0, stddev=2.0))
   """
-  _validate.in_range(*FLOAT32_SAFE, spacing=spacing)
+  _validate.float32_safe(spacing=spacing)
   noise = query.noise
   if not callable(noise):
     check_spacing(spacing, noise)

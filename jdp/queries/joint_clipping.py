@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.queries.base import PyTree, Schedule, SumQuery, times
-from jdp.queries.gaussian import FLOAT32_SAFE, gaussian_sum
+from jdp.queries.gaussian import gaussian_sum
 from jdp.queries.prefix import broadcast_prefix
 
 
@@ -53,7 +53,7 @@ def joint_clipped_sum(
   ({'b': [0.08], 'w': [0.0, 6.0]}, GaussianSum(clip_norm=1.0, stddev=0.0))
   """
   for path, scale in jax.tree_util.tree_leaves_with_path(scales):
-    _validate.in_range(*FLOAT32_SAFE, **{f"scales{jax.tree_util.keystr(path)}": scale})
+    _validate.float32_safe(**{f"scales{jax.tree_util.keystr(path)}": scale})
   scaled_sum = gaussian_sum(clip_norm, stddev)
 
   def preprocess(key, state, record, weight):

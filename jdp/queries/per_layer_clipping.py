@@ -96,4 +96,6 @@ def layer_bounds(
     sizes[name] += math.prod(vector.shape)
   weights = dict.fromkeys(sizes, 1) if shares == "equal" else sizes
   total = sum(weights.values())
+  if not total:
+    raise ValueError("Expected params or a record with an element, got none; give a layer.")
   return {name: times(math.sqrt(weights[name] / total), clip_norm) for name in sizes}

@@ -15,7 +15,6 @@ from jdp.numerics import vectors
 from jdp.numerics.compensated import divide, maximum
 from jdp.queries.base import PyTree, Schedule, SumQuery, scales
 from jdp.queries.gaussian import (
-  FLOAT32_SAFE,
   SumState,
   add_noise,
   at_step,
@@ -91,7 +90,7 @@ def weighted_average(
   ([0.2, 0.9333], WeightedAverage(clip_norm=1.0, stddev=0.0, min_total_weight=0.5))
   """
   check_clip_and_noise(clip_norm, stddev)
-  _validate.in_range(*FLOAT32_SAFE, min_total_weight=min_total_weight)
+  _validate.float32_safe(min_total_weight=min_total_weight)
 
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))

@@ -9,6 +9,7 @@ Iterations are steps that move two states no further apart (arXiv 1808.06651, St
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -152,11 +153,12 @@ def least_epsilon(curve: Callable[[float], float], delta: float, limit: float) -
   """
   if curve(0.0) <= delta:
     return 0.0
-  if curve(limit) > delta or delta == 0:
+  least = sys.float_info.min  # Below it, floats lose their digits.
+  if curve(limit) > delta or delta <= least:
     return limit
 
   def surplus(epsilon: float) -> float:
-    return math.log(np.maximum(curve(epsilon), 1e-300)) - math.log(delta)
+    return math.log(np.maximum(curve(epsilon), least)) - math.log(delta)
 
   # The root may be off by the tolerance. The same amount is added, so that the result is enough.
   return min(limit, float(scipy.optimize.brentq(surplus, 0.0, limit, xtol=1e-11)) + 1e-11)

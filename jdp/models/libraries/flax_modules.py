@@ -124,8 +124,9 @@ def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
 
   # The parameters' shapes alone: they need not fit in memory here.
   shapes: Any = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)
-  graph, params, _ = shapes
-  others = jax.jit(lambda: parts()[2])()
+  graph, params, others = shapes
+  if jax.tree.leaves(others):  # Most networks have parameters alone.
+    others = jax.jit(lambda: parts()[2])()
   _refuse_state(
     "/".join(map(str, path[:-1]))
     for path, variable in nnx.to_flat_state(others)

@@ -277,6 +277,7 @@ def _planned(
 ) -> tuple[Encoding, float]:
   """The encoding, and sigma^2 in units of its grid; grid and noise depend on each other."""
   least = stddev = multiplier * clip_norm * widest
+  _validate.float32_safe(**{"noise_multiplier * clip_norm": least})
   while stddev < 1e3 * least:
     code = encoding(record, clip_norm, stddev, **planned)
     variance = (multiplier * code.grid.l2_norm) ** 2 + lattice

@@ -32,7 +32,6 @@ from jdp.numerics.compensated import add, rounded
 from jdp.numerics.dither import dithered
 from jdp.queries.base import PyTree
 from jdp.queries.distributed.noise_schemes import Counts, NoiseScheme, normal_like, zeros_like
-from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import marked
 
 
@@ -124,12 +123,12 @@ def distributed_sum(
   >>> print(f"{events.server.stddev:.4f} {bool(events.server.released)}")
   2.0000 True
   """
-  _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm)
+  _validate.float32_safe(clip_norm=clip_norm)
   if noise_multiplier:
-    _validate.in_range(*FLOAT32_SAFE, noise_multiplier=noise_multiplier)
+    _validate.float32_safe(noise_multiplier=noise_multiplier)
   _validate.integer(1, min_clients=min_clients)
   if noise_multiplier != 0:
-    _validate.in_range(*FLOAT32_SAFE, stddev=noise_multiplier * clip_norm)
+    _validate.float32_safe(**{"noise_multiplier * clip_norm": noise_multiplier * clip_norm})
   planned = jnp.float32(noise_multiplier * clip_norm)
 
   def scaled(noise):

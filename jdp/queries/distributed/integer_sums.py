@@ -33,7 +33,6 @@ from jdp.numerics import vectors
 from jdp.numerics.modular_arithmetic import centred, reduce
 from jdp.numerics.rotations import randomized_hadamard
 from jdp.queries.base import PyTree, SumQuery
-from jdp.queries.gaussian import FLOAT32_SAFE
 from jdp.random import integer_distributions
 from jdp.random.discrete import discrete_gaussian, skellam
 
@@ -276,13 +275,13 @@ def plan_grid(
   >>> print(f"{grid.spacing:.5f} {grid.l2_norm * grid.spacing:.4f}")
   0.00650 1.5752
   """
-  _validate.in_range(*FLOAT32_SAFE, clip_norm=clip_norm, stddev=stddev)
+  _validate.float32_safe(clip_norm=clip_norm, stddev=stddev)
   _validate.integer(1, dim=dim, num_clients=num_clients)
   _validate.integer(2, modulus_bits=modulus_bits)
   _validate.in_range(2, 31, modulus_bits=modulus_bits)
   _validate.in_range(1e-15, 0.5, max_wrap_probability=max_wrap_probability)
   longest = num_clients * clip_norm if max_sum_norm is None else max_sum_norm
-  _validate.in_range(*FLOAT32_SAFE, max_sum_norm=longest)
+  _validate.float32_safe(max_sum_norm=longest)
 
   def log_bound(spacing):
     return _log_wrap_probability(spacing, dim, longest, stddev, num_clients, modulus_bits, noise)

@@ -124,7 +124,7 @@ def hostile_call(name, rng):
 def call_with(name, replaced):
   """Calls a public function with these arguments replaced: parameter -> name of a hostile value."""
   arguments = dict(valid_arguments(name))
-  names = set(inspect.signature(public_functions()[name]).parameters)
+  names = arguments.keys() | inspect.signature(public_functions()[name]).parameters.keys()
   # What a user's own function raises is the user's, so none is given where one is taken.
   for parameter, value in replaced.items():
     if not (callable(HOSTILE[value]) and takes_function(name, parameter)):
