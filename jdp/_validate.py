@@ -43,9 +43,8 @@ def float32_safe(**values: float) -> None:
 
 
 def integer(minimum: int, **values: int) -> None:
-  """Requires each value to be a whole number, at least `minimum`, that an int64 holds."""
+  """Requires each value to be a whole number, at least `minimum`."""
   _require(f"a whole number >= {minimum}", lambda v: operator.index(v) >= minimum, values)
-  _require("a whole number below 2^63", lambda v: operator.index(v) < 2**63, values)
 
 
 def one_of(choices: Collection[Any], **values: Any) -> None:

@@ -146,7 +146,7 @@ def checked_users(
       the last example. Also if the data's parts differ in length, or max_examples is not positive.
   """
   if max_examples is not None:
-    _validate.integer(1, max_examples=max_examples)
+    _validate.in_range(1, 2**31 - 1, max_examples=max_examples)
   lengths = [len(part) for part in jax.tree.leaves(tuple(data))]
   if len(set(lengths)) > 1:
     raise ValueError(

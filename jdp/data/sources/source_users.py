@@ -139,7 +139,7 @@ def clients_from_source(
   (3, [[1, 0], [0, 0]])
   """
   _validate.one_of(LABEL_KINDS, label_kind=label_kind)
-  _validate.integer(1, max_examples=max_examples)
+  _validate.in_range(1, 2**31 - 1, max_examples=max_examples)
   _validate.in_range(1, 1024, num_threads=num_threads)
   if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
     raise ValueError(
