@@ -158,8 +158,7 @@ def calibrate_rounds(
     **accounting: accountant, relation and observer, as for `epsilon`.
 
   Raises:
-    ValueError: if an argument is out of range, or one round is too many. Also if the samples'
-      overflow probability allows no epsilon near the target.
+    ValueError: if an argument is out of range, or one round or the samples' overflow is too much.
 
   >>> from jdp import ledger
   >>> calibrate_rounds(1.0, 1e-5, lambda rounds: ledger.subsampled_gaussian(0.01, 1.1, rounds))
@@ -290,10 +289,10 @@ def _largest_whole(
       f"{_cause(plan(1), delta, accounting)}"
     )
   high = 1
-  while high < maximum and value(high) <= target_epsilon:
+  while value(high) <= target_epsilon:
+    if high == maximum:
+      return high
     high = min(4 * high, maximum)
-  if value(high) <= target_epsilon:
-    return high
   # Epsilon is monotone, so the largest number that meets the target is how many numbers do.
   best = bisect.bisect_right(range(1, high + 1), target_epsilon, key=value)
   if value(best) < _REACHED * target_epsilon:

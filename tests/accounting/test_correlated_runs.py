@@ -190,6 +190,7 @@ def epoch_patterns(num_rounds, length, most, first):
         yield list(rounds)
 
 
+@pytest.mark.slow
 def test_no_turns_in_epochs_cost_more():
   """120 strategies, plans and samplers of epochs, each from any round of an epoch on."""
   rng = np.random.default_rng(5)

@@ -169,7 +169,7 @@ def test_both_ends_hold_what_data_sets_show():
   assert others == {"NonPrivate", "CorrelatedGaussianSum", "DistributedCorrelatedSum"}
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_both_ends_hold_over_many_ledgers(part):
   for seed in range(80 + 42 * part, 80 + 42 * (part + 1)):

@@ -131,6 +131,7 @@ def test_no_order_does_better(plan):
   )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_monotone_and_reversible(plan):
   q, z, rounds, delta = plan

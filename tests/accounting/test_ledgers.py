@@ -199,6 +199,7 @@ def test_overflow_takes_its_share_of_delta(overflow, accountant):
   )
 
 
+@pytest.mark.slow
 def test_overflow_can_use_up_delta():
   assert accounting.epsilon(Ledger().append(OVERFLOWING, count=10**5), 1e-5) == math.inf
   run = Ledger().append(OVERFLOWING, count=10**5)

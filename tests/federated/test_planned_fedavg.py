@@ -50,6 +50,7 @@ def test_the_whole_run_is_within_its_target_and_within_one_percent_of_it(relatio
   assert 5.94 < epsilon <= 6.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("sampler", "turns"),
   [
@@ -117,9 +118,10 @@ def test_no_more_rounds_than_planned_and_fewer_on_request():
     ({**TARGET, "sampler": sampling.poisson(41, 0.2)}, "sampler of 40 users"),
     ({**TARGET, "sampler": sampling.shuffled(40, 8)}, "rounds are alike"),
     ({**LARGE_TARGET, "sampler": sampling.poisson(40, 0.2, capacity=25)}, "larger capacity"),
-    (
+    pytest.param(
       {**LARGE_TARGET, **COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2, capacity=25)},
       "larger capacity",
+      marks=pytest.mark.slow,
     ),
   ],
 )

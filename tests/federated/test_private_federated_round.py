@@ -234,6 +234,7 @@ def test_every_round_has_noise_of_its_own():
   assert np.min(np.abs(two - 2 * one)) > 0
 
 
+@pytest.mark.slow
 def test_a_client_with_other_code_has_other_local_noise():
   """Of the same data, key and round: the noise is the update's, whose difference would show."""
   local = gaussian(1.0, 1.0, 1e-5, shape=(DIM,))

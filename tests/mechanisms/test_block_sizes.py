@@ -20,8 +20,8 @@ def separated_linf(setting):
 
 
 MECHANISMS = {
-  "separated_linf": separated_linf,
   **{name: entry.make for name, entry in registry.registered().items()},
+  "separated_linf": separated_linf,
 }
 
 

@@ -168,6 +168,7 @@ def test_draws_go_on_below_the_digits_of_their_own_words(zero_bits):
     assert draws.LARGEST_EXPONENTIAL > 155.9
 
 
+@pytest.mark.slow
 def test_hashed_digits_are_uniform_and_independent_in_pairs():
   """Over all 2^32 hashes it is a theorem. Here: 2,000 hashes of 64 pairs, by chi-square of 4 x 4
   cells, which would see pairs of a correlation of .15.

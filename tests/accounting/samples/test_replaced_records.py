@@ -41,6 +41,7 @@ def hockey_stick(q, mean, epsilon, rounds=1):
   return float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0)) * (x[1] - x[0]) ** rounds)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("q", [0.02, 0.3, 0.9])
 def test_no_two_contributions_cost_more(q):
   """24 pairs of contributions in the plane each, at orders below and above 1."""

@@ -427,6 +427,7 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
   assert np.any(state.params != models)
 
 
+@pytest.mark.sweep
 @pytest.mark.optimised
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 @pytest.mark.parametrize("what", ["data", "code", "an array that the code holds"])

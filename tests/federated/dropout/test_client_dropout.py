@@ -175,6 +175,7 @@ def test_integers_are_calibrated_as_their_event_says():
   assert abs(float(state.params[0]) - 4 * CLIP) < 4 * Z * CLIP * 4**0.5 / 14
 
 
+@pytest.mark.sweep
 @pytest.mark.optimised
 @pytest.mark.parametrize(
   "query",

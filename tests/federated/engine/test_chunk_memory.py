@@ -95,6 +95,7 @@ def test_the_largest_user_chooses_no_chunk():
   assert chunk(users, 60_000) < chunk(users, 3)  # declared, for all
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("mesh", "shares"), [(False, False), (True, False), (True, True)])
 def test_a_cohort_elsewhere_than_on_a_cpu_is_the_same_sum(monkeypatch, mesh, shares):
   monkeypatch.setattr(cohort, "platform_of", lambda mesh: "gpu")

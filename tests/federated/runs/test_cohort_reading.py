@@ -213,6 +213,7 @@ EMPTY = (PAIRS[0][0][:0], PAIRS[0][1][:0])
 LARGEST = (np.full((3000, 3), 1e6, np.float32), np.ones(3000, int))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   "others",
   [PAIRS[1:], *([*PAIRS[:BUSY], own, *PAIRS[BUSY + 1 :]] for own in (EMPTY, LARGEST))],
@@ -249,6 +250,7 @@ def test_a_run_ends_with_its_budget():
   assert_same(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_run_that_stops_early_costs_all_its_rounds(adaptive):
   """Their users are read only where events follow them, as those of an adaptive clip norm do."""
@@ -361,6 +363,7 @@ def test_rounds_are_compiled_once():
   assert len(traces) == once
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("devices", [1, 3])
 def test_who_is_not_in_the_sample_adds_nothing(devices):
   """Were another cohort read than the round's, nobody would take part who was not drawn."""

@@ -67,6 +67,7 @@ def run(algorithm=ALGORITHM, **changes):
   return train(algorithm, START, CLIENTS, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_an_optimizer_may_widen_its_state_in_the_first_round():
   """Momentum begins as zeros of the parameters' type, and becomes that of the updates."""
