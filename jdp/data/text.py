@@ -6,7 +6,6 @@ import itertools
 import json
 import pathlib
 import re
-import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -237,7 +236,7 @@ def text_source(
 
 def _check_lengths(tokens_per_user: int, unroll: int) -> None:
   _validate.integer(1, unroll=unroll)
-  _validate.in_range(1, sys.maxsize, tokens_per_user=tokens_per_user)
+  _validate.in_range(1, 2**31 - 1, tokens_per_user=tokens_per_user)
   if tokens_per_user % unroll:
     raise ValueError(
       f"Expected tokens_per_user to be a multiple of unroll={unroll}, got {tokens_per_user}."
@@ -269,7 +268,7 @@ def sequences(
   """
   _validate.in_range(1, _LONGEST, unroll=unroll)
   if max_tokens is not None:
-    _validate.in_range(1, sys.maxsize, max_tokens=max_tokens)
+    _validate.in_range(1, 2**31 - 1, max_tokens=max_tokens)
   return _cut_sequences(_token_pairs(vocabulary, texts, max_tokens), unroll)
 
 

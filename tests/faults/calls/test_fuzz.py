@@ -67,6 +67,7 @@ FOUND = (
   ("data.partition_dirichlet", {"labels": "int64"}),
   ("data.private_vocabulary", {"noise_multiplier": "1e-320"}),
   ("data.text_users", {"tokens_per_user": "10**400"}),
+  ("data.text_users", {"tokens_per_user": "2**31"}),
   ("matrix_factorization.choose_strategy", {"target_epsilon": "infinity"}),
   ("models.validate", {"dtype": "a bfloat16 of JAX"}),
   ("queries.discrete_sum", {"record": "an empty array"}),
