@@ -262,6 +262,7 @@ def _check_updates(instances: Any, released: Any, move: Any, other_move: Any, sc
   shapes += [np.shape(array) for array in (released, move, other_move)]
   try:
     same = len({shape[-1] for shape in shapes}) == 1 and np.ndim(instances) > 1
+    same = same and np.shape(scale)[-1:] in ((), (1,))
     np.broadcast_shapes(*shapes, np.shape(scale))
   except ValueError:
     same = False

@@ -19,6 +19,7 @@ FOUND = (
   ("models.from_equinox", {"dtype": "an object"}),
   ("models.from_equinox", {"input_shape": "an empty array"}),
   ("models.validate", {"dtype": "an empty string"}),
+  ("accounting.draw_and_discard.internal_ratios", {"scale": "a vector"}),
   ("accounting.draw_and_discard.opportunistic_threat", {"num_instances": "10**400"}),
   ("accounting.draw_and_discard.opportunistic_threat", {"delta": "1e-320"}),
   ("accounting.calibrate_rounds", {"target_epsilon": "1e308"}),
