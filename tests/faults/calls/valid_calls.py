@@ -31,6 +31,7 @@ _CHECKED_CLASSES = (events.EventBase, guarantees.Guarantee)
 _KERNELS = "it works on arrays inside jit, and takes no number from a user"
 _MAKES_A_NAME = "a second call with the same class is refused"
 _READ_ELSEWHERE = {
+  "jdp.federated.cohort_sum": ("shared",),
   "jdp.federated.evaluate_privately": ("params", "clients"),
   "jdp.federated.evaluate_users": ("params", "users"),
   "jdp.federated.gradient_forms": ("params", "client"),
@@ -193,7 +194,8 @@ def _by_name(function, arguments):
     if spec.kind is spec.VAR_KEYWORD:
       found |= arguments[name]
     elif spec.kind is not spec.VAR_POSITIONAL and name != "self":
-      found[name] = arguments[name]
+      value = arguments[name]
+      found[name] = list(value) if inspect.isgenerator(value) else value  # for several calls
   return found
 
 
@@ -248,6 +250,8 @@ def _first_call(code, docstring, names):
     contextlib.redirect_stdout(io.StringIO()),
     unittest.mock.patch.object(tempfile, "TemporaryDirectory", _KeptFolder),
     jax.debug_key_reuse(False),  # the same key may begin several examples
+    jax.numpy_dtype_promotion("standard"),  # as users have it
+    jax.numpy_rank_promotion("allow"),
     jax.disable_jit(),  # which would give a compiled function tracers
   ):
     for example in doctest.DocTestParser().get_examples(docstring):
@@ -263,8 +267,7 @@ def _first_call(code, docstring, names):
 
 
 def _is_traced(arguments):
-  given = [value for name, value in arguments.items() if name != "self"]  # which is being made
-  return any(isinstance(value, jax.core.Tracer) for value in jax.tree.leaves(given))
+  return any(isinstance(value, jax.core.Tracer) for value in arguments.values())
 
 
 def _code(function):
