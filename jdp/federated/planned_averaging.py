@@ -86,6 +86,7 @@ def planned_averaging(
   """
   relation, population = Relation(relation), num_clients(clients)
   _validate.integer(1, **{size_name: size}, num_rounds=num_rounds)
+  _validate.in_range(1, 2**31 - 1, num_rounds=num_rounds)
   _validate.positive(clip_norm=clip_norm)
   if sampler is None:
     if not size <= population:

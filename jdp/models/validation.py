@@ -77,7 +77,7 @@ def validate(
     unit: what one client is in training.
 
   Raises:
-    Exception: what the model raises, if it does not take such inputs.
+    ValueError: if the model does not take such inputs.
 
   >>> def apply(params, inputs):
   ...   with jax.named_scope("standardise"):
@@ -101,7 +101,12 @@ def validate(
   inputs = _draw(next(keys), (_EXAMPLES, *input_shape), dtype)
   changed = inputs.at[_CHANGED].set(_draw(next(keys), input_shape, dtype, scale=3.0))
   moved = _moved(next(keys), params)
-  output = jax.jit(model.apply)(params, inputs)
+  try:
+    output = jax.jit(model.apply)(params, inputs)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f"Expected a model that takes inputs of input_shape {input_shape}, got the error: {error}"
+    ) from error
   if output.shape[:1] != (_EXAMPLES,) or not np.all(np.isfinite(output)):
     return [
       Finding(

@@ -121,7 +121,7 @@ def private_sweep(
     ImportError: see `train`.
 
   >>> from jdp import accounting, data, models, random
-  >>> from jdp.federated import dp_fedavg, local_sgd
+  >>> from jdp.federated import dp_fedavg, gradient_step
   >>> users = data.clients_from_pairs([([[float(n % 2)]] * 4, [n % 2] * 4) for n in range(200)])
   >>> model = models.logistic_regression((1,), 2)
   >>> plan = {"cohort_size": 50, "clip_norm": 1.0, "num_rounds": 4, "noise_multiplier": 2.0}
@@ -129,7 +129,7 @@ def private_sweep(
   ...   f"rate {rate}": dp_fedavg(
   ...     models.cross_entropy(model),
   ...     users,
-  ...     local_update=lambda loss, rate=rate: local_sgd(loss, rate, num_epochs=1, batch_size=4),
+  ...     local_update=lambda loss, rate=rate: gradient_step(loss, rate),
   ...     **plan,
   ...   )
   ...   for rate in (0.001, 3.0)

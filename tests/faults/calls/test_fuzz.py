@@ -19,6 +19,8 @@ FOUND = (
   ("models.from_equinox", {"dtype": "an object"}),
   ("models.from_equinox", {"input_shape": "an empty array"}),
   ("models.validate", {"dtype": "an empty string"}),
+  ("models.validate", {"input_shape": "an empty list"}),
+  ("federated.dp_fedavg", {"num_rounds": "10**30"}),
   ("accounting.draw_and_discard.internal_ratios", {"scale": "a vector"}),
   ("accounting.draw_and_discard.opportunistic_threat", {"num_instances": "10**400"}),
   ("accounting.draw_and_discard.opportunistic_threat", {"delta": "1e-320"}),
