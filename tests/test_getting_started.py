@@ -20,6 +20,7 @@ def run(block, names=None):
   return names
 
 
+@pytest.mark.slow
 def test_a_model_and_data_of_ones_own_train_within_their_target():
   names = run(BLOCKS[0])
   epsilon = names["jdp"].accounting.epsilon(names["result"].ledger, 1e-3)

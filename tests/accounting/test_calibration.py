@@ -190,7 +190,7 @@ CALIBRATIONS = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(("calibrate", "plan"), CALIBRATIONS.values(), ids=CALIBRATIONS)
 def test_a_target_that_overflows_do_not_let_a_plan_reach_is_refused(calibrate, plan):
   with pytest.raises(

@@ -122,6 +122,7 @@ def test_runs_of_different_plans_add_up(changes):
   assert epsilon(both) == near(gaussian(math.sqrt(2.5 / 25 + first_round), 1.0))
 
 
+@pytest.mark.slow
 def test_no_pattern_that_a_sampler_allows_costs_more():
   """200 strategies, plans and samplers: the exact cost of the worst pattern is never more."""
   rng = np.random.default_rng(3)

@@ -117,7 +117,11 @@ def test_no_more_rounds_than_planned_and_fewer_on_request():
     ({**TARGET, "num_rounds": 0}, "num_rounds"),
     ({**TARGET, "sampler": sampling.poisson(41, 0.2)}, "sampler of 40 users"),
     ({**TARGET, "sampler": sampling.shuffled(40, 8)}, "rounds are alike"),
-    ({**LARGE_TARGET, "sampler": sampling.poisson(40, 0.2, capacity=25)}, "larger capacity"),
+    pytest.param(
+      {**LARGE_TARGET, "sampler": sampling.poisson(40, 0.2, capacity=25)},
+      "larger capacity",
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       {**LARGE_TARGET, **COINS, "sampler": sampling.cyclic_poisson(40, 1, 0.2, capacity=25)},
       "larger capacity",

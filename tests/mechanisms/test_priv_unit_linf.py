@@ -134,6 +134,7 @@ def test_number_of_agreements_has_the_truncated_binomial_law(dim, kappa):
   )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dim", [11, 60, 300])
 def test_no_vertex_is_likelier_than_stated(dim):
   """The table's own probabilities against exact ones, down to 2^-64: the ratio was off by up to

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jdp import data, models
 
 
+@pytest.mark.slow
 def test_gradients_are_rounded_to_float32_by_two_to_the_minus_eight():
   """Losses of images and of text; a gradient of 2^-8 that is rounded a few times over."""
   model, words = models.logistic_regression((4, 4), 3), models.language_model(8, embedding=4)

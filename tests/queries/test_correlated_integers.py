@@ -216,6 +216,7 @@ def test_levels_suffice_and_are_no_more_than_a_part_above(key):
   assert np.all(together <= together[0] * (1 + 1 / 31 + 1e-9))
 
 
+@pytest.mark.slow
 def test_message_by_message_it_is_the_same(key):
   """Clients make, report and trim their rows; the server takes off what was named."""
   presents = [present(), present(0, 1), present(0), present(5, nameless=(1,))]

@@ -76,6 +76,7 @@ def test_a_table_has_each_probability_to_a_relative_2_to_the_minus_100(name, par
       assert float(beyond) <= gaussian_cut(stddev / distance)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("new_key", [jax.random.key, jdp.random.seeded_key])
 def test_a_draw_that_meets_the_rests_looks_further(new_key):
   """A quarter of the draws meets them: the law of a table, whatever probability they have."""
@@ -135,6 +136,7 @@ def test_a_batch_of_keys_draws_what_a_loop_draws(key):
   assert np.array_equal(jax.vmap(lambda k: discrete.skellam(k, 4.0, (5,)))(keys), loop)
 
 
+@pytest.mark.slow
 def test_the_largest_tables_are_made():
   table = integer_distributions.discrete_gaussian(6700.0)
   assert table.rows.shape == (2**17, 3)

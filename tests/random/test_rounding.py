@@ -30,6 +30,7 @@ def test_tables_have_the_probabilities_of_the_distribution(numerator):
   np.testing.assert_allclose(np.array([float(x) for x in realised]), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_mean_is_the_fraction(key):
   """The false-failure rate is 2e-7 for each of 128 fractions; off by 0.03 is caught."""
   numerators = jnp.arange(-64, 64, dtype=jnp.int32)

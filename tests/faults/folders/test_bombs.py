@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_no_file_takes_a_hundred_megabytes_or_is_waited_for():
   command = [sys.executable, "-m", "tests.faults.folders.file_bombs"]
   found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

@@ -209,7 +209,7 @@ def begun(tmp_path_factory):
   return Begun(algorithm, folders, found)
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _CHANGES)
 def test_a_second_run_is_refused_or_equal_or_has_noise_of_its_own(tmp_path, begun, name):
   settings = _BEGUN._replace(**_CHANGES[name])

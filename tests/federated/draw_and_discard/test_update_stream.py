@@ -459,6 +459,7 @@ def test_a_round_with_other_data_or_code_has_other_noise(make, what):
   assert np.all(abs(released(other, changed) - first)[updated] > 1e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
   ("make", "num_models"),
   [

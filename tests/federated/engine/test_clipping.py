@@ -36,7 +36,7 @@ def test_examples_that_cancel_to_the_last_digit_of_a_label_are_no_longer(layer, 
   assert np.max(excess(keys, shares)) <= 0
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("layer", "dtype"), [("dense, narrow", "float32"), ("dense, bias", "bfloat16")]
 )

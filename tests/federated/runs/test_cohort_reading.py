@@ -142,6 +142,7 @@ def test_only_the_members_of_the_rounds_are_read():
   assert source.read == members
 
 
+@pytest.mark.slow
 def test_numbers_take_the_place_of_names():
   memory = data.clients_from_pairs(PAIRS, max_examples=4)
   assert_same(run(memory), run(opened(Recorded())))
