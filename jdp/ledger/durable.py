@@ -86,8 +86,8 @@ class DurableLedger:
   Raises:
     TypeError: if the key is no bytes.
     ValueError: if the file is no ledger, or belongs to another run. Also if the prior is of a run
-      of the same identity. Also if it begins with other
-      earlier releases, has a line that is damaged, missing or moved, or ends before `expected`.
+      of the same identity. Also if the file begins with other earlier releases, has a line that is
+      damaged, missing or moved, or ends before `expected`.
     OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
 
   >>> import tempfile

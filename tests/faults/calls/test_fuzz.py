@@ -7,8 +7,13 @@ import jax
 import pytest
 
 from jdp import guarantees
-from tests.faults.calls import api_calls, flag_values
-from tests.faults.calls.valid_calls import EXCLUDED, public_functions, valid_arguments
+from tests.faults.calls import api_calls, flag_values, valid_calls
+from tests.faults.calls.valid_calls import (
+  EXCLUDED,
+  first_call,
+  public_functions,
+  valid_arguments,
+)
 
 # Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
 FOUND = (
@@ -98,9 +103,26 @@ FOUND = (
 _QUICK = ("jdp.mechanisms", "jdp.queries", "jdp.sampling", "jdp.events", "jdp.guarantees")
 
 
-@pytest.mark.parametrize("name", ["jdp.mechanisms.laplace", "jdp.accounting.epsilon"])
-def test_arguments_of_an_example_are_taken(name):
-  public_functions()[name](**valid_arguments(name))
+def test_an_example_stops_at_its_call_and_gives_the_arguments():
+  done = []
+
+  def add(one, two=2):
+    done.append(one + two)
+
+  names = {"add": add}
+  found = first_call(add.__code__, ">>> x = 1\n>>> 1 / 0\n>>> add(x)\n>>> add(7)", names)
+  assert (found["one"], found["two"]) == (1, 2)
+  assert first_call(add.__code__, ">>> 1 + 1", names) is None
+  assert not done
+
+
+def test_a_function_that_no_example_calls_is_named(monkeypatch):
+  def unexampled(epsilon):
+    """It shows nothing."""
+
+  monkeypatch.setattr(valid_calls, "public_functions", lambda: {"jdp.unexampled": unexampled})
+  with pytest.raises(LookupError, match=r"calls jdp\.unexampled; show a call"):
+    valid_arguments("jdp.unexampled")
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def valid_arguments(name):
   """Arguments that a public function takes, defaults included: name -> value."""
   function = public_functions()[name]
   for module, docstring in _docstrings(name, function):
-    arguments = _first_call(_code(function), docstring, vars(module))
+    arguments = first_call(_code(function), docstring, vars(module))
     if arguments is not None:
       return _by_name(function, arguments)
   raise LookupError(f"Expected an example that calls {name}; show a call of it in its docstring.")
@@ -235,7 +235,7 @@ class _KeptFolder:
     pass
 
 
-def _first_call(code, docstring, names):
+def first_call(code, docstring, names):
   """The arguments of an example's first call of a function; None if it makes none."""
   found = []
 
