@@ -1,6 +1,7 @@
 """Single equations of JAX's programs (jaxprs), for code that runs a program in its own way."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -70,3 +71,25 @@ def program_inside(eqn: Any) -> Any | None:
     if len(inner) != 1 or inner[0].params.get("name") != "with_own_derivative":
       return None
   return program
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+  """How many operands of a scan are constants, which come first, and how many its carry."""
+  if "num_consts" in params:  # before JAX 0.11
+    return params["num_consts"], params["num_carry"]
+  consts, carry, _ = params["ft_in"].unpack()
+  return len(consts), len(carry)
+
+
+def with_more_constants(params: Mapping[str, Any], count: int) -> dict[str, Any]:
+  """The parameters that change as a scan takes so many constants after its own."""
+  place, _ = scan_counts(params)
+  if "num_consts" not in params:
+    consts, carry, inputs = params["ft_in"].unpack()
+    trees: Any = inspect.getmodule(type(consts))  # JAX exports nothing that makes such a tree.
+    return {"ft_in": trees.pack(((consts, trees.nones(count)), carry, inputs))}
+  changed: dict[str, Any] = {"num_consts": place + count}
+  if "linear" in params:  # before JAX 0.10
+    flags = params["linear"]
+    changed["linear"] = (*flags[:place], *[False] * count, *flags[place:])
+  return changed

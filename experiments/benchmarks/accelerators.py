@@ -1,6 +1,7 @@
 """An accelerator at hand: what holds on it, and what it takes there."""
 
 import pathlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,7 +40,7 @@ _FIRST = {
   "adapters": "a plain step",
   "published LSTM": "a plain step",
 }
-_PIECES = "pieces"
+_PIECES, _FAULTS = "pieces", "faults"
 
 
 def _device_table(rows: Sequence[Row]) -> str:
@@ -48,6 +49,8 @@ def _device_table(rows: Sequence[Row]) -> str:
   rows = list({(row["part"], row["case"]): row for row in rows}.values())  # of a piece the newest
   devices = sorted({kind for row in rows for kind in row["machine"]["devices"]})
   parts = [f"Measured on {', '.join(devices)}, jax {rows[-1]['machine']['jax']}."]
+  if faults := [(row["case"], row["error"]) for row in rows if row["part"] == _FAULTS]:
+    parts.append(table(("piece", "fault"), faults))
   checks = [
     (r["case"], f"{r['error']:.2g}", f"{r['most']:.2g}", "yes" if r["holds"] else "**no**")
     for r in rows
@@ -75,29 +78,41 @@ def _line(row: Row) -> tuple[str, ...]:
   failed=lambda rows: [row for row in rows if not row.get("holds", True)],
 )
 def accelerator(
-  minutes: float = 8.0, done: str = "", small: bool = False, pfl_python: str = "", rounds: int = 7
+  minutes: float = 8.0,
+  done: str = "",
+  only: str = "",
+  small: bool = False,
+  pfl_python: str = "",
+  rounds: int = 7,
 ) -> Iterator[Row]:
   """Checks jdp on the device at hand, then measures it there, piece by piece.
 
   JAX must see the host's CPU too, so leave JAX_PLATFORMS unset, or name both.
 
   First come draws, sums and clipping by ghost norms, against the same on the host: in float64, or
-  by its CPU. A failed check ends the run with an error, after all was measured. Then come times,
-  the most important first: draws beside writing as many numbers, streams of PrivUnit beside drawing
-  alone, rounds of DP-FedAvg by cohort and model, pfl-research on the same device, adapters of a
-  transformer and the published LSTM at user level, each beside a plain step of SGD.
+  by its CPU. Then come times, the most important first: draws beside writing as many numbers,
+  streams of PrivUnit beside drawing alone, rounds of DP-FedAvg by model, pfl-research on the same
+  device, adapters of a transformer and the published LSTM at user level, each beside a plain step
+  of SGD, then rounds of more clients. A failed check, or a piece that the device cannot run, ends
+  the run with an error, after all was measured.
 
   No piece starts after so many `minutes`. The next run goes on: give the file of `--json` as
-  `--done` too, whose finished pieces are left out.
+  `--done` too, whose finished pieces are left out. `--only` is a regular expression that a piece's
+  name begins with.
   """
   end, finished = time.monotonic() + 60 * minutes, _finished(done)
-  left = {name: find for name, find in _pieces(small, pfl_python, rounds) if name not in finished}
+  pieces = _pieces(small, pfl_python, rounds)
+  left = {n: find for n, find in pieces if n not in finished and re.match(only, n)}
   for number, (name, find) in enumerate(left.items()):
     if time.monotonic() > end:
       print(f"{len(left) - number} of {len(left)} pieces are left, from {name!r} on.")
       return
     start = time.monotonic()
-    yield from find()
+    try:
+      yield from find()
+    except RuntimeError as error:  # Memory, say. The other pieces need not wait for its repair.
+      yield {"part": _FAULTS, "case": name, "error": str(error).splitlines()[0], "holds": False}
+      continue
     yield {"part": _PIECES, "case": name, "seconds": time.monotonic() - start}
 
 
@@ -114,16 +129,18 @@ def _pieces(
   yield "checks", partial(_checks, small)
   for name in ("LSTM",) if small else MODELS:
     yield f"ghost norms, {name}", partial(_checked_ghost_norms, name, 4, small)
-  for part, unit, make in _comparisons(small):
+  fewest, *more = (32,) if small else (1_000, 50_000, 10_000, 3_000)
+  for part, unit, make in _comparisons(small, fewest):
     name = f"{part}, {', '.join(map(str, make.args))}"
     yield name, partial(_comparison, part, unit, make, rounds)
   for name in ("logistic", "MLP", "CNN", "CIFAR10") if pfl_python else ():
     yield f"peers, {name}", partial(_beside_pfl, name, pfl_python, rounds)
-  yield "adapters", partial(_comparison, "adapters", "clients", partial(_adapters, small), rounds)
-  yield (
-    "published LSTM",
-    partial(_comparison, "published LSTM", "clients", partial(_published_lstm, small), rounds),
-  )
+  for part, large in (("adapters", _adapters), ("published LSTM", _published_lstm)):
+    yield part, partial(_comparison, part, "clients", partial(large, small), rounds)
+  for clients in more:
+    for name in MODELS:
+      make = partial(_rounds, name, clients)
+      yield f"cohorts, {name}, {clients}", partial(_comparison, "cohorts", "clients", make, rounds)
 
 
 def _comparison(
@@ -232,15 +249,14 @@ def _exact(tree: PyTree) -> np.ndarray:
   return np.asarray(ravel_pytree(tree)[0], np.float64)
 
 
-def _comparisons(small: bool) -> Iterator[tuple[str, str, partial[dict[str, Case]]]]:
+def _comparisons(small: bool, clients: int) -> Iterator[tuple[str, str, partial[dict[str, Case]]]]:
   """(part, unit, what makes the cases). The first case is what the others' ratios refer to."""
   for size in (10_000,) if small else (1_000_000, 100_000_000):
     yield "draws", "numbers", partial(_draws, size)
   for dim in (1_000,) if small else (10_000, 100_000, 1_000_000):
     yield "PrivUnit", "vectors", partial(_streams, dim, 10_000 if small else 40_000_000)
   for name in ("MLP",) if small else MODELS:
-    for clients in (32,) if small else (1_000, 3_000, 10_000, 50_000):
-      yield "cohorts", "clients", partial(_rounds, name, clients, small)
+    yield "cohorts", "clients", partial(_rounds, name, clients, small=small)
 
 
 def _draws(size: int) -> dict[str, Case]:

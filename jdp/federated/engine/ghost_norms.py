@@ -32,7 +32,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jdp._arguments import checked
-from jdp._equations import applied, program_inside, read
+from jdp._equations import applied, program_inside, read, scan_counts
 from jdp.federated.engine.client import ClientFn, Factored
 from jdp.federated.engine.weight_uses import (
   Factors,
@@ -240,7 +240,7 @@ def _run_inner(
     return _run(code, consts, arguments, part.plan, added)
 
   if name == "scan":
-    fixed, carried = params["num_consts"], params["num_carry"]
+    fixed, carried = scan_counts(params)
 
     def step(carry, inputs):
       own, added = inputs

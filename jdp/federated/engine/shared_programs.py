@@ -39,6 +39,7 @@ from jax.extend.core.primitives import div_p, pow_p
 from jax.sharding import PartitionSpec
 
 from jdp import random
+from jdp._equations import scan_counts, with_more_constants
 from jdp.numerics.compensated import float64
 
 PyTree = Any
@@ -374,13 +375,9 @@ def _of_jit(eqn, programs, added, plain):
 def _of_scan(eqn, programs, added, plain):
   del plain
   (program,), (new,) = programs, added
-  place = eqn.params["num_consts"]
-  params = {
-    "jaxpr": _taking_earlier(program, len(new), place),
-    "num_consts": place + len(new),
-  }
-  if "linear" in eqn.params:  # before 0.10
-    params["linear"] = tuple(_inserted(eqn.params["linear"], [False] * len(new), place))
+  place, _ = scan_counts(eqn.params)
+  params = with_more_constants(eqn.params, len(new))
+  params["jaxpr"] = _taking_earlier(program, len(new), place)
   return _inserted(eqn.invars, new, place), params
 
 

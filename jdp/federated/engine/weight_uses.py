@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, Literal
 
-from jdp._equations import program_inside
+from jdp._equations import program_inside, scan_counts
 
 Plan = dict[int, Any]
 """The number of an equation -> its `Use`, or the `Inner` of a part of the program that has uses."""
@@ -182,7 +182,7 @@ def _walk(
       part = _use(eqn, operands, offsets)
     elif (program := program_inside(eqn)) is not None:
       # A scan's carry and the parts of its inputs are other values in every step.
-      kept = operands[: eqn.params["num_consts"]] if name == "scan" else operands
+      kept = operands[: scan_counts(eqn.params)[0]] if name == "scan" else operands
       refuse(operands[len(kept) :], "a scan takes it apart or changes it")
       inner = _walk(getattr(program, "jaxpr", program), kept, offsets, others)
       part = Inner(inner, eqn.params.get("length") if name == "scan" else None)
