@@ -81,6 +81,11 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
   return len(consts), len(carry)
 
 
+def is_tree(x: object) -> bool:
+  """Whether it is one of JAX's own trees of operands, which are the same if they are equal."""
+  return type(x).__module__ == "jax._src.flattree"
+
+
 def with_more_constants(params: Mapping[str, Any], count: int) -> dict[str, Any]:
   """The parameters that change as a scan takes so many constants after its own."""
   place, _ = scan_counts(params)

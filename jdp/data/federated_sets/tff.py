@@ -27,8 +27,8 @@ _TABLES = {"client_metadata", "examples"}
 _USERS = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
 # The second condition holds where a column would take names for one another.
 _EXAMPLES = (
-  "SELECT serialized_example_proto FROM examples WHERE split_name = ?1 AND client_id = ?2 "
-  "AND client_id = ?2 COLLATE BINARY"
+  "SELECT serialized_example_proto FROM examples WHERE split_name = :split AND client_id = :user "
+  "AND client_id = :user COLLATE BINARY"
 )
 _ROWS = "SELECT rowid, client_id FROM examples WHERE split_name = ? ORDER BY rowid"
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types of protocol buffers
@@ -91,7 +91,9 @@ class _Reader:
     with self._refusing():
       _check_schema(self._opened)
       self.users = [user for (user,) in self._opened.execute(_USERS, (self._split,))]
-      plan = self._opened.execute(f"EXPLAIN QUERY PLAN {_EXAMPLES}", (self._split, ""))
+      plan = self._opened.execute(
+        f"EXPLAIN QUERY PLAN {_EXAMPLES}", {"split": self._split, "user": ""}
+      )
       if not any("client_id=?" in step for *_, step in plan):
         self._rows = _runs(self._opened.execute(_ROWS, (self._split,)), self.users)
 
@@ -103,12 +105,14 @@ class _Reader:
       return [parse_example(message, self._names) for (message,) in messages]
 
   def _messages(self, number: int) -> list[tuple[bytes]]:
-    of_user = (self._split, self.users[number])
+    of_user = {"split": self._split, "user": self.users[number]}
     if self._rows is None:
       return self._opened.execute(f"{_EXAMPLES} ORDER BY rowid", of_user).fetchall()
-    query = f"{_EXAMPLES} AND rowid BETWEEN ?3 AND ?4 ORDER BY rowid"
+    query = f"{_EXAMPLES} AND rowid BETWEEN :first AND :last ORDER BY rowid"
     runs = self._rows.of(number).tolist()
-    found = (self._opened.execute(query, (*of_user, *run)) for run in runs)
+    found = (
+      self._opened.execute(query, of_user | {"first": first, "last": last}) for first, last in runs
+    )
     return list(itertools.chain.from_iterable(found))
 
   @contextlib.contextmanager

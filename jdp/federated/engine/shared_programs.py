@@ -39,7 +39,7 @@ from jax.extend.core.primitives import div_p, pow_p
 from jax.sharding import PartitionSpec
 
 from jdp import random
-from jdp._equations import scan_counts, with_more_constants
+from jdp._equations import is_tree, scan_counts, with_more_constants
 from jdp.numerics.compensated import float64
 
 PyTree = Any
@@ -517,7 +517,7 @@ class _Naming:
       return type(x), x
     if isinstance(x, float | complex):
       return type(x), repr(x)
-    if isinstance(x, _SAME_IF_EQUAL):
+    if isinstance(x, _SAME_IF_EQUAL) or is_tree(x):
       return type(x), x
     return _Itself(x)
 
