@@ -17,6 +17,9 @@ from jdp.numerics.compensated import Compensated, rounded, sum_devices, sum_rows
 # How many numbers a block has by default. Noise and values together stay in a core's second-level
 # cache, or close to it.
 _NUMBERS_IN_BLOCK = 200_000
+# How many numbers fill an accelerator, in blocks side by side. Larger blocks would add up more
+# clients in float32.
+_NUMBERS_AT_ONCE = 2**25
 # How many clients a `privatize_sum` may add up in float32 before their sum goes on in float64. This
 # matters to smaller blocks: at 1e6 coordinates float64 accumulators leave the cache.
 _CLIENTS_IN_GROUP = 8
@@ -55,9 +58,9 @@ def stream_sum(
     values: [n, ...] floats, or a function client number (int32 scalar) -> value. The function is
       traced under vmap.
     weights: [n] floats. NaN counts as 0. None: all 1.
-    block_size: how many clients are computed side by side. It affects speed and memory only. By
-      default, as many as a core's cache likes: 20 at 1e4 coordinates. Take hundreds on a GPU, and
-      twice as many where clients share a projection.
+    block_size: how many clients a block has. It affects speed and memory only. By default, as many
+      as a core's cache likes: 20 at 1e4 coordinates. Accelerators compute so many blocks side by
+      side as have 2^25 numbers. Take twice as many clients where they share a projection.
     mesh: devices of the Auto type that share the blocks (`jdp.federated.client_mesh`). None: one
       device. The mesh may have any number of axes. The call must not be inside another shard_map.
       Every device gets all keys, values and weights. The one sum at the end is all that they
@@ -117,7 +120,8 @@ def unrounded_stream_sum(
     table = jnp.asarray(values)
     _check_count("values", table, count)
     shape = table.shape[1:]
-  size = max(1, _NUMBERS_IN_BLOCK // max(1, math.prod(shape))) if block_size is None else block_size
+  numbers = max(1, math.prod(shape))
+  size = max(1, _NUMBERS_IN_BLOCK // numbers) if block_size is None else block_size
   _validate.integer(1, block_size=size)
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
@@ -125,13 +129,10 @@ def unrounded_stream_sum(
     raise ValueError(
       f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums."
     )
+  at_once = 1 if jax.default_backend() == "cpu" else max(1, _NUMBERS_AT_ONCE // (size * numbers))
   # Slice the raw data: JAX's key-reuse checker takes slices of keys in a loop for reuse.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
-  num_turns = -(-count // (size * devices))
-  # The blocks of a group are added up in float32.
-  blocks = max(1, _CLIENTS_IN_GROUP // size) if mechanism.privatize_sum else 1
-  num_groups = -(-num_turns // blocks)
 
   def share(key_data, weights, table):
     first = jnp.int32(0) if mesh is None else lax.axis_index(mesh.axis_names)
@@ -153,14 +154,13 @@ def unrounded_stream_sum(
       own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
       return sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
 
-    def group_sum(group):
-      start = group * blocks
-      own_turns = jnp.minimum(blocks, num_turns - start)
-      nothing = vary_like(jnp.zeros(shape, jnp.float32), key_data, weights, table)
-      return lax.fori_loop(0, own_turns, lambda i, total: total + block_sum(start + i), nothing)
-
-    part = block_sum if blocks == 1 else group_sum
-    return sum_while(lambda group: group < num_groups, part, at_most=num_groups)
+    turns = -(-count // (size * devices))
+    if at_once > 1:
+      return _sum_side_by_side(block_sum, turns, min(turns, at_once))
+    if not (mechanism.privatize_sum and size <= _CLIENTS_IN_GROUP // 2):
+      return sum_while(lambda turn: turn < turns, block_sum, at_most=turns)
+    nothing = vary_like(jnp.zeros(shape, jnp.float32), key_data, weights, table)
+    return _sum_in_groups(block_sum, turns, _CLIENTS_IN_GROUP // size, nothing)
 
   if mesh is None:
     return share(key_data, weights, table)
@@ -174,6 +174,31 @@ def unrounded_stream_sum(
     check_vma=False,
   )
   return shares_sum(key_data, weights, table)
+
+
+def _sum_side_by_side(
+  block_sum: Callable[[jax.Array], jax.Array | Compensated], count: int, at_once: int
+) -> Compensated:
+  """The sum of so many blocks, as many at once as fill a device. Blocks beyond the last add 0."""
+
+  def part(turn):
+    return sum_rows(jax.vmap(block_sum)(turn * at_once + jnp.arange(at_once, dtype=jnp.int32)))
+
+  return sum_while(lambda turn: turn * at_once < count, part, at_most=-(-count // at_once))
+
+
+def _sum_in_groups(
+  block_sum: Callable[[jax.Array], jax.Array], count: int, size: int, nothing: jax.Array
+) -> Compensated:
+  """The sum of so many small blocks, one after the other. Those of a group add up in float32."""
+
+  def part(group):
+    start = group * size
+    own = jnp.minimum(size, count - start)
+    return lax.fori_loop(0, own, lambda i, total: total + block_sum(start + i), nothing)
+
+  groups = -(-count // size)
+  return sum_while(lambda group: group < groups, part, at_most=groups)
 
 
 def _sum_of_each(

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 from jdp import random
-from jdp.mechanisms import priv_unit, scalar_dp, separated, stream_sum
+from jdp.mechanisms import priv_unit, scalar_dp, separated, stream_sum, streaming
 
 DIM, COUNT = 300, 23
 MECHANISMS = {  # name: (mechanism, shape of a value)
@@ -117,6 +117,21 @@ def test_weight_zero_or_nan_leaves_a_client_out_exactly():
     )
     > 1
   )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [3 * 5 * DIM, 2**25])  # 2 turns of 3 blocks, all blocks at once
+def test_blocks_side_by_side_leave_out_and_double_nobody(at_once, monkeypatch):
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(streaming, "_NUMBERS_AT_ONCE", at_once)
+  stream.cache_clear()  # what was compiled for a CPU
+  assert_is_the_sum_of_releases(
+    MECHANISMS["separated"][0],
+    jax.random.key(14),
+    values_of((DIM,)),
+    jnp.linspace(-1.0, 2.0, COUNT).at[22].set(0.0),
+  )
+  stream.cache_clear()
 
 
 @pytest.mark.slow
