@@ -3,7 +3,7 @@
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from experiments.benchmarks.training import MODELS, workload
 from experiments.runner.reports.tables import table
 from jdp import federated, models, sampling
 from jdp.data import Examples
+from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.default_layout import asked_layout
 from jdp.federated.engine.ghost_norms import ghost_client
 from jdp.models import Model
@@ -36,6 +37,7 @@ _FIRST = {
   "draws": "writing",
   "PrivUnit": "drawing alone",
   "cohorts": "no ghost norms",
+  "chunks": "the first",
   "peers": "pfl-research",
   "adapters": "a plain step",
   "published LSTM": "a plain step",
@@ -257,6 +259,8 @@ def _comparisons(small: bool, clients: int) -> Iterator[tuple[str, str, partial[
     yield "PrivUnit", "vectors", partial(_streams, dim, 10_000 if small else 40_000_000)
   for name in ("MLP",) if small else MODELS:
     yield "cohorts", "clients", partial(_rounds, name, clients, small=small)
+  for name in ("MLP",) if small else ("logistic", "MLP", "CNN"):
+    yield "chunks", "clients", partial(_chunks, name, 32 if small else 10_000, small=small)
 
 
 def _draws(size: int) -> dict[str, Case]:
@@ -284,14 +288,36 @@ def _streams(dim: int, values: int) -> dict[str, Case]:
   }
 
 
-def _rounds(name: str, clients: int, small: bool = False) -> dict[str, Case]:
-  """Rounds of DP-FedSGD of all users by a model, without and with ghost norms."""
+def _rounds(name: str, clients: int, *, small: bool = False) -> dict[str, Case]:
+  """Rounds of DP-FedSGD by a model, without and with ghost norms."""
+  title = f"{name}, {clients:,d} clients, "
+  layouts = {
+    f"{title}{kind}chunks by the rule": asked_layout(None, ghost_norms=ghost_norms)
+    for kind, ghost_norms in {"": False, "ghost norms, ": True}.items()
+  }
+  return _laid_out(name, clients, layouts, small)
+
+
+def _chunks(name: str, clients: int, *, small: bool) -> dict[str, Case]:
+  """The same rounds, by chunks of one size. The rule takes no larger ones than the first."""
+  layouts = {
+    f"{name}, {clients:,d} clients, {kind}chunks of {size:,d}": CohortLayout(size, ghost_norms)
+    for size in ((8, 16) if small else (256, 1024, 4096))
+    for kind, ghost_norms in {"": False, "ghost norms, ": True}.items()
+  }
+  return _laid_out(name, clients, layouts, small)
+
+
+def _laid_out(
+  name: str, clients: int, layouts: Mapping[str, CohortLayout], small: bool
+) -> dict[str, Case]:
+  """Rounds of DP-FedSGD of all users by each layout."""
   loss, params, users = workload(name, clients, small=small)
   keys, cases = (jdp.random.seeded_key(0), jax.random.key(1)), {}
-  for kind, ghost_norms in {"": False, "ghost norms, ": True}.items():
-    layout = asked_layout(None, ghost_norms=ghost_norms)._asdict()
-    made = jdp_rounds.algorithm("federated", loss, layout, size=clients, population=clients)
-    cases[f"{name}, {clients:,d} clients, {kind}chunks by the rule"] = compiled(
+  for title, layout in layouts.items():
+    options = layout._asdict()
+    made = jdp_rounds.algorithm("federated", loss, options, size=clients, population=clients)
+    cases[title] = compiled(
       lambda *args, made=made: made.round(*args)[0], *keys, made.init(params), users, work=clients
     )
   return cases

@@ -129,7 +129,7 @@ def test_the_smallest_run_on_a_device_checks_and_measures_and_prints_its_table(t
   assert all(row["holds"] and row["error"] <= row["most"] for row in checks)
   timed = [row for row in rows if row["part"] not in ("checks", "pieces")]
   assert {row["part"] for row in timed} == {
-    "draws", "PrivUnit", "cohorts", "adapters", "published LSTM",
+    "draws", "PrivUnit", "cohorts", "chunks", "adapters", "published LSTM",
   }  # fmt: skip
   assert all(row["rate"] > 0 and row["machine"]["devices"] for row in timed)
   assert ran(*command, f"--table={path}").strip() in printed

@@ -112,6 +112,15 @@ def test_ghost_norms_are_taken_where_they_apply_and_win(model, update, rows, que
   assert layout(model, update, rows, query) == expected
 
 
+@pytest.mark.parametrize(("platform", "ghost_norms"), [("gpu", True), ("tpu", False)])
+def test_accelerators_choose_chunks_by_memory_and_ghost_norms_where_float64_is_fast(
+  platform, ghost_norms, monkeypatch
+):
+  monkeypatch.setattr(jax, "default_backend", lambda: platform)
+  assert layout(WIDE, step(WIDE), 10) == CohortLayout(None, ghost_norms)
+  assert layout(WIDE, step(WIDE), 100) == ONE_BY_ONE
+
+
 @pytest.mark.parametrize(("sequences", "expected"), [(1, CohortLayout(8, True)), (4, ONE_BY_ONE)])
 def test_ghost_norms_of_a_transformer_are_taken_for_single_sequences(sequences, expected):
   """Factors hold .43 of one's numbers. Four have so many rows that each gradient is smaller."""
