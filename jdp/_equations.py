@@ -82,8 +82,14 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def is_tree(x: object) -> bool:
-  """Whether it is one of JAX's own trees of operands, which are the same if they are equal."""
+  """Whether a parameter is one of JAX's trees of operands, which are the same if they are equal."""
   return type(x).__module__ == "jax._src.flattree"
+
+
+def settings_of_operation(x: Any) -> dict[str, Any] | None:
+  """All that one of JAX's operations is, where a parameter holds it (JAX 0.12). Else None."""
+  kinds = [kind.__module__ for kind in type(x).__mro__]
+  return x.params if "jax._src.hijax" in kinds and kinds[0].startswith("jax._src.") else None
 
 
 def with_more_constants(params: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from jax.extend.core.primitives import div_p, pow_p
 from jax.sharding import PartitionSpec
 
 from jdp import random
-from jdp._equations import is_tree, scan_counts, with_more_constants
+from jdp._equations import is_tree, scan_counts, settings_of_operation, with_more_constants
 from jdp.numerics.compensated import float64
 
 PyTree = Any
@@ -519,6 +519,8 @@ class _Naming:
       return type(x), repr(x)
     if isinstance(x, _SAME_IF_EQUAL) or is_tree(x):
       return type(x), x
+    if (settings := settings_of_operation(x)) is not None:
+      return type(x), self._parameter(settings)
     return _Itself(x)
 
 
