@@ -70,7 +70,7 @@ def test_a_chunk_takes_no_more_than_is_said_of_it(monkeypatch, width):
 
 def test_chunks_are_as_large_as_memory_allows():
   shape = jax.ShapeDtypeStruct
-  assert chunk_of(64, shape((10, 16, 64), jnp.float32)) == 256
+  assert chunk_of(64, shape((10, 16, 64), jnp.float32)) == 1024
   assert chunk_of(4096, shape((10, 16, 4096), jnp.float32)) == 8
   assert chunk_of(4096, shape((10, 2**19, 4096), jnp.float32)) == 1
 
