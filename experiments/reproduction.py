@@ -161,6 +161,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       for data, stored, metric, scale in (
         ("MNIST, logistic regression", "mnist_logistic_10", "test_accuracy", "sizes are ours"),
         (
+          "MNIST, logistic regression, users of one image",
+          "mnist_logistic_1",
+          "test_accuracy",
+          "sizes are ours",
+        ),
+        (
           "MNIST, CNN from public images",
           "mnist_cnn_public",
           "test_accuracy",
