@@ -84,6 +84,7 @@ def test_a_row_that_fails_ends_the_command_with_an_error(tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "name", "page"),
   [
+    ("accelerators accelerator", "accelerators", OWN),
     ("training cohorts", "cohorts", OWN),
     ("mechanisms compressed_reports", "compressed_reports", OWN),
     ("models ghost_norms", "ghost_norms", OWN),
