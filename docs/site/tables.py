@@ -211,19 +211,21 @@ def strategy_table() -> str:
 
 
 def version_table() -> str:
-  """The lowest and the newest version of each dependency that are tested."""
+  """The lowest version of each dependency that is tested, and the newest for two Pythons."""
   config = configparser.ConfigParser()
   config.read(REPOSITORY / "setup.cfg")
-  newest = dict(
-    line.split("==") for line in (REPOSITORY / ".ci/constraints.txt").read_text().lower().split()
-  )
+  pinned = [
+    dict(line.split("==") for line in (REPOSITORY / ".ci" / name).read_text().lower().split())
+    for name in ("constraints.txt", "constraints-3.13.txt")
+  ]
   extras = {"": config["options"]["install_requires"], **config["options.extras_require"]}
   rows = []
   for extra, requirements in extras.items():
     for requirement in requirements.split():
       name, lowest = requirement.split(">=")
-      rows.append((name, f"`[{extra}]`" if extra else "always", lowest, newest[name.lower()]))
-  return _table(("package", "needed by", "lowest", "newest tested"), rows)
+      newest = [versions.get(name.lower(), "") for versions in pinned]
+      rows.append((name, f"`[{extra}]`" if extra else "always", lowest, *newest))
+  return _table(("package", "needed by", "lowest", "on Python 3.11", "on Python 3.13"), rows)
 
 
 def compiled_programs_table() -> str:
