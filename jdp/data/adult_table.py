@@ -67,7 +67,7 @@ def _read(folder: pathlib.Path, name: str) -> Examples:
   """The people of one file."""
   path = first_file(
     [folder / name, folder / f"{name}.gz"],
-    f"Expected {name} or {name}.gz in {folder}; put UCI's files there, or name another --data_dir.",
+    f"Expected {name} or {name}.gz in {folder}; put UCI's files there, or name another folder.",
   )
   places = {column: names.split() for column, names in _CATEGORIES.items()}
   features, labels = [], []

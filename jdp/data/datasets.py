@@ -145,5 +145,5 @@ def _idx_file(folder: pathlib.Path, name: str) -> pathlib.Path:
   return first_file(
     [folder / name, folder / f"{name}.gz"],
     f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another "
-    "--data_dir.",
+    "folder.",
   )

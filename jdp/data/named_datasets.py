@@ -58,11 +58,11 @@ def load(
     return digits()
   if name == "arrays":
     if data_file is None:
-      raise ValueError("Expected --data_file for arrays, got none; name an npz file of yours.")
+      raise ValueError("Expected data_file for arrays, got none; name an npz file of yours.")
     return arrays(data_file)
   if data_dir is None:
     raise ValueError(
-      f"Expected --data_dir for {name}, got none; name the folder with the data's files."
+      f"Expected data_dir for {name}, got none; name the folder with the data's files."
     )
   return _FOLDERS[name](data_dir)
 

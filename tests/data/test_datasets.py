@@ -147,7 +147,7 @@ def test_a_missing_file_is_named_with_its_place(tmp_path, missing):
 def test_load_knows_its_names():
   with pytest.raises(ValueError, match="got 'cifar'"):
     load("cifar")
-  with pytest.raises(ValueError, match="Expected --data_dir for mnist"):
+  with pytest.raises(ValueError, match="Expected data_dir for mnist"):
     load("mnist")
 
 

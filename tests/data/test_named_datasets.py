@@ -123,9 +123,9 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, changes, message):
 
 
 def test_a_name_without_its_file_says_which_flag():
-  with pytest.raises(ValueError, match="Expected --data_file for arrays"):
+  with pytest.raises(ValueError, match="Expected data_file for arrays"):
     load("arrays")
-  with pytest.raises(ValueError, match="Expected --data_dir for adult"):
+  with pytest.raises(ValueError, match="Expected data_dir for adult"):
     load("adult")
   with pytest.raises(FileNotFoundError, match=r"Expected an npz file at nothing.npz"):
     arrays("nothing.npz")

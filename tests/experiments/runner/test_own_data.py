@@ -141,7 +141,7 @@ def test_a_run_goes_on_with_the_code_of_the_model_that_it_was_begun_with(own, ch
 @pytest.mark.parametrize(
   ("given", "message"),
   [
-    ({"data_file": None}, "Expected --data_file for arrays, got none"),
+    ({"data_file": None}, "Expected data_file for arrays, got none"),
     ({"data_file": "users.npz"}, "Expected an array users in users.npz with --partition=writer"),
     ({"data_file": "mine.npz", "partition": "writer"}, "and no other, got none"),
     ({"model": "own_models"}, r"Expected --model to be logistic, cnn or package.module:factory"),

@@ -151,7 +151,7 @@ def test_images_of_public_users_are_learnt_first_and_are_no_clients(tmp_path):
     ({"public_users": 1437, "public_passes": 1}, "Expected --public_users below the 1437 users"),
     ({"partition": "writer"}, "Expected data with writers for --partition=writer, got digits"),
     ({"model": "cnn"}, "Expected images of at least 16 x 16 pixels"),
-    ({"dataset": "mnist"}, "Expected --data_dir for mnist, got none"),
+    ({"dataset": "mnist"}, "Expected data_dir for mnist, got none"),
   ],
 )
 def test_tasks_that_cannot_be(given, message):
