@@ -299,7 +299,7 @@ def _rounds(name: str, clients: int, *, small: bool = False) -> dict[str, Case]:
 
 
 def _chunks(name: str, clients: int, *, small: bool) -> dict[str, Case]:
-  """The same rounds, by chunks of one size. The rule takes 1,024 at most."""
+  """The same rounds, by chunks of one size. On a GPU the rule takes 1,024 at most."""
   layouts = {
     f"{name}, {clients:,d} clients, {kind}chunks of {size:,d}": CohortLayout(size, ghost_norms)
     for size in ((8, 16) if small else (256, 1024, 4096))

@@ -16,7 +16,9 @@ from jdp.federated.engine.sharded import client_data, is_declared, own_key
 
 PyTree = Any
 
-_MOST_CLIENTS = 1024  # More fill no device better: on an H100, 4,096 take as long.
+# More fill no device better: on an H100, 4,096 take as long. Compiled for a TPU v5e, 1,024 clients of
+# a transformer by ghost norms take 19.9 GB, with float64 made of pairs, and 256 take 6.5.
+_MOST_CLIENTS = {"gpu": 1024, "tpu": 256}
 _MOST_BYTES = 2**32  # Of a chunk. The smallest devices have four times as much.
 _COPIES = 4  # Of what a client adds: the record, bounded, weighted, and a sum twice as long.
 _LOOPS = "scan", "while"
@@ -24,14 +26,16 @@ _PRODUCTS = "dot_general", "conv_general_dilated"
 _MOVES = "gather", "scatter", "scatter-add", "sort", "concatenate", "dynamic_update_slice"
 
 
-def fitting_chunk_size(summand: Any, keys: PyTree, shared: PyTree, data: PyTree) -> int:
-  """The largest power of two of clients whose arrays fit in 4 GiB, at most 1,024 and at least 1.
+def fitting_chunk_size(
+  summand: Any, keys: PyTree, shared: PyTree, data: PyTree, platform: str
+) -> int:
+  """The largest power of two of clients whose arrays fit in 4 GiB, and that fills a device.
 
   A client's arrays are those that its program holds at one time (`held_bytes`), or four copies of
   what it adds, if they are more. If users are padded to the largest, its size is anybody's, and
   chunks differ in rounding. So the copies alone count there.
 
-  Args: those of `cohort_sum`, arrays or their shapes.
+  Args: those of `cohort_sum`, arrays or their shapes, and "gpu" or "tpu".
   """
 
   def of_one(number, keys, shared, data):
@@ -42,7 +46,9 @@ def fitting_chunk_size(summand: Any, keys: PyTree, shared: PyTree, data: PyTree)
   most = _COPIES * sum(map(_bytes, jax.tree.leaves(added)))
   if is_declared(data):
     most = max(most, held_bytes(program.jaxpr))
-  fitting = max(1, min(_MOST_CLIENTS, _MOST_BYTES // max(1, most)))
+  fitting = max(
+    1, min(_MOST_CLIENTS.get(platform, _MOST_CLIENTS["tpu"]), _MOST_BYTES // max(1, most))
+  )
   return 1 << (fitting.bit_length() - 1)
 
 

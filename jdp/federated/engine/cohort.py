@@ -221,8 +221,9 @@ def default_chunk_size(
   Args: those of `cohort_sum`, how many members almost no sample exceeds, and how many numbers of
     noise a client draws.
   """
-  if platform_of(mesh) != "cpu":
-    return fitting_chunk_size(summand, keys, shared, data)
+  platform = platform_of(mesh)
+  if platform != "cpu":
+    return fitting_chunk_size(summand, keys, shared, data, platform)
   if not (drawn and is_declared(data)):
     return 1
   over = mesh or mesh_in_force()

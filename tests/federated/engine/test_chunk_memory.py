@@ -49,9 +49,9 @@ def mlp(width):
   return summand, (jnp.zeros((width, width)), jnp.zeros(width))
 
 
-def chunk_of(width, data):
+def chunk_of(width, data, platform="gpu"):
   summand, params = mlp(width)
-  return fitting_chunk_size(summand, jax.random.key(0), params, data)
+  return fitting_chunk_size(summand, jax.random.key(0), params, data, platform)
 
 
 @pytest.mark.parametrize("width", [256, 512])
@@ -71,6 +71,7 @@ def test_a_chunk_takes_no_more_than_is_said_of_it(monkeypatch, width):
 def test_chunks_are_as_large_as_memory_allows():
   shape = jax.ShapeDtypeStruct
   assert chunk_of(64, shape((10, 16, 64), jnp.float32)) == 1024
+  assert chunk_of(64, shape((10, 16, 64), jnp.float32), "tpu") == 256
   assert chunk_of(4096, shape((10, 16, 4096), jnp.float32)) == 8
   assert chunk_of(4096, shape((10, 2**19, 4096), jnp.float32)) == 1
 
@@ -89,6 +90,7 @@ def test_the_largest_user_chooses_no_chunk():
       jax.random.key(0),
       params,
       packed,
+      "gpu",
     )
 
   assert chunk(users) == chunk(larger)
