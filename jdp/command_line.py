@@ -283,12 +283,13 @@ def _audit(options: argparse.Namespace) -> int:
   # The others wait for none of these.
   import jax
 
-  from jdp import mechanisms, queries
+  from jdp import mechanisms
   from jdp.conformance.auditing import Subject, audit_all
   from jdp.conformance.queries import registered_query_subjects
+  from jdp.conformance.reference_queries import audited
   from jdp.conformance.subjects import sharpest_subject
 
-  local, sums = mechanisms.registry.registered(), queries.registry.registered()
+  local, sums = mechanisms.registry.registered(), audited()
   names = options.names or [*local, *sums]
   if unknown := sorted(set(names) - {*local, *sums}):
     raise ValueError(

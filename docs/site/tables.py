@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from docs.site.paths import REPOSITORY
 from experiments.benchmarks import compilers, harness
-from jdp import accounting, events, matrix_factorization, mechanisms, queries, sampling
+from jdp import accounting, events, matrix_factorization, mechanisms, sampling
 from jdp.conformance.queries import event_of
+from jdp.conformance.reference_queries import audited
 from jdp.events.queries import SumQueryEvent
 from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation, rounded_down, rounded_up
@@ -93,7 +94,7 @@ def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
 def query_events() -> dict[str, SumQueryEvent]:
   """An event of each type, as a registered query releases it."""
   found: dict[str, SumQueryEvent] = {}
-  for name, entry in queries.registry.registered().items():
+  for name, entry in audited().items():
     if type(event_of(name)).__name__ not in found:
       query = entry.make()
       state = query.init(entry.victim)

@@ -21,7 +21,8 @@ from experiments.benchmarks.harness import Row, benchmark
 from experiments.benchmarks.training import MODELS, workload
 from experiments.runner.options import needed
 from experiments.runner.reports.tables import table
-from jdp import federated, mechanisms, queries, sampling, transforms
+from jdp import federated, mechanisms, sampling, transforms
+from jdp.conformance.reference_queries import audited
 from jdp.numerics import compensated
 from jdp.queries.base import PyTree
 
@@ -82,7 +83,7 @@ def programs(scale: Scale) -> Iterator[Program]:
   """All of them."""
   for name in mechanisms.registry.registered():
     yield Program("mechanisms", name, partial(_releases, name, scale))
-  for name in queries.registry.registered():
+  for name in audited():
     yield Program("queries", name, partial(_query, name, scale))
   for name in sorted(samplers()):
     yield Program("samplers", name, partial(_sample, name, scale))
@@ -116,7 +117,7 @@ def _releases(name: str, scale: Scale, mesh: Mesh) -> Made:
 def _query(name: str, scale: Scale, mesh: Mesh) -> Made:
   """The release of a sum of records like the one that audits look at."""
   del mesh
-  entry = queries.registry.registered()[name]
+  entry = audited()[name]
 
   def release(key, records, weights):
     transformation = transforms.privatize(entry.make(), key)

@@ -64,7 +64,7 @@ not applicable  Sampling: all (own is wrapped without one)
 | a check for each part | `checks/` |
 | audits of stated epsilons | `auditing`, `statistics`, `scores` |
 | two data sets that differ in one client, through a round | `neighbours` |
-| mechanisms and queries as subjects of audits | `subjects`, `queries` |
+| mechanisms and queries as subjects of audits | `subjects`, `queries`, `reference_queries` |
 | what is registered nowhere | `coverage` |
 """
 

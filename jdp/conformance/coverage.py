@@ -8,6 +8,7 @@ from typing import Any
 
 from jdp.accounting.registration import has_analysis
 from jdp.conformance.queries import event_of
+from jdp.conformance.reference_queries import audited
 from jdp.events import GroupedSums
 from jdp.events.queries import QueryEvent, query_event_types
 from jdp.mechanisms import LocalMechanism
@@ -41,7 +42,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
   >>> unaudited(jdp.mechanisms, jdp.queries)
   []
   """
-  released = {type(event) for name in queries.registered() for event in _parts(event_of(name))}
+  released = {type(event) for name in audited() for event in _parts(event_of(name))}
   types = query_event_types()
   missing = [
     f"event {kind.__name__} has no analysis: {_ANALYSE}."

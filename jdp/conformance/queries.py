@@ -12,13 +12,14 @@ from jdp._arguments import Arrays, checked
 from jdp.accounting.dominating_pairs import dominating_pair as analysed
 from jdp.accounting.dominating_pairs import is_central
 from jdp.conformance.auditing import Subject
+from jdp.conformance.reference_queries import audited
 from jdp.conformance.scores import Release, reports
 from jdp.conformance.statistics import default_statistics, equal_values
 from jdp.events import PoissonSampling, Round
 from jdp.events.queries import SumQueryEvent
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
-from jdp.queries import SumQuery, registry
+from jdp.queries import SumQuery
 
 _LEAST_VARIANCE = 1e-12  # stands for the zero variance of numbers without noise
 _NEIGHBOURS = {
@@ -104,15 +105,15 @@ def query_subjects(
 
 @checked
 def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation, Subject]:
-  """The subjects of a registered query."""
-  _validate.one_of(list(registry.registered()), name=name)
-  entry = registry.registered()[name]
+  """The subjects of a registered query, or of a reference query."""
+  _validate.one_of(list(audited()), name=name)
+  entry = audited()[name]
   return query_subjects(entry.make(), entry.victim, entry.others, delta=delta)
 
 
 def event_of(name: str) -> SumQueryEvent:
-  """The event that a registered query releases, with shapes in place of arrays."""
-  entry = registry.registered()[name]
+  """The event that a query releases which is audited, with shapes in place of arrays."""
+  entry = audited()[name]
   return jax.eval_shape(
     lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event
   )

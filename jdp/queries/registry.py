@@ -3,7 +3,6 @@
 Code outside the package registers its own queries with `register`.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,13 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import random
-from jdp.accounting.float_noise import FINEST_SHARE
-from jdp.events import ConcentratedRelease, LaplaceSum, PureRelease, RandomizedResponse
-from jdp.events.queries import SumQueryEvent
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.matrix_factorization.toeplitz import identity, square_root_toeplitz
-from jdp.numerics.dither import dithered
 from jdp.queries.adaptive_clipping import adaptive_clipped_sum
 from jdp.queries.base import PyTree, SumQuery
 from jdp.queries.correlated_sum import correlated_gaussian_sum
@@ -139,38 +133,6 @@ def _run_of_integers(query: CorrelatedIntegers, num_clients: int) -> SumQuery:
   return SumQuery(query.init, query.encode, finalize, public=query.public)
 
 
-def _reference_query(
-  release: Callable[[jax.Array, jax.Array], jax.Array], event: SumQueryEvent
-) -> SumQuery:
-  """A query for an event that jdp's queries do not release themselves.
-
-  It returns release(key, sum of vectors of norm 1).
-  """
-  plain = gaussian_sum(1.0, 0.0)
-
-  def finalize(key, state, total):
-    sum_key, release_key = jax.random.split(key)
-    result, _, state = plain.finalize(sum_key, state, total)
-    return release(release_key, result), event, state
-
-  return plain._replace(finalize=finalize, noise=None)
-
-
-def _noised_sum(
-  draw: Callable[[jax.Array, tuple[int, ...]], jax.Array],
-  scale: float,
-  stddev: float,
-  event: SumQueryEvent,
-) -> SumQuery:
-  """The sum with noise of that scale and standard deviation, dithered."""
-
-  def release(key: jax.Array, total: jax.Array) -> jax.Array:
-    noise_key, shift_key = jax.random.split(key)
-    return dithered(shift_key, total + scale * draw(noise_key, total.shape), FINEST_SHARE * stddev)
-
-  return _reference_query(release, event)
-
-
 def _whole_run(strategy: Strategy, noise_multiplier: float) -> SumQuery:
   """All rounds of a run on one sample, as C G + Z, with the event of the last one.
 
@@ -189,22 +151,8 @@ def _whole_run(strategy: Strategy, noise_multiplier: float) -> SumQuery:
   return query._replace(finalize=finalize)
 
 
-def _sign_response(noise: float) -> SumQuery:
-  """Tells which of -1, 0 and 1 one number is, by randomised response.
-
-  With probability `noise` the answer is a uniform one of the three.
-  """
-
-  def release(key: jax.Array, total: jax.Array) -> jax.Array:
-    coin_key, value_key = jax.random.split(key)
-    lie = jax.random.randint(value_key, total.shape, -1, 2).astype(jnp.float32)
-    return jnp.where(jax.random.bernoulli(coin_key, noise), lie, jnp.round(total))
-
-  return _reference_query(release, RandomizedResponse(noise, 3))
-
-
 def _register_own() -> None:
-  """The queries of `jdp.queries`, and one for each event that they do not release."""
+  """The queries of `jdp.queries`."""
   two = {"a": _LARGE_RECORD, "b": _LARGE_RECORD[:1]}
   register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
   register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
@@ -282,14 +230,6 @@ def _register_own() -> None:
     factory=distributed_sum,
     others=((-_LARGE_RECORD, 1.0),),
   )
-  # One number moves these by 1 at most, or by 2 if it is replaced.
-  one: dict[str, Any] = {"victim": _LARGE_RECORD[:1]}
-  laplace_sum = partial(_noised_sum, random.laplace, 2.0, 2.0 * math.sqrt(2))
-  register("laplace_sum", partial(laplace_sum, LaplaceSum(1.0, 2.0)), **one)
-  register("pure_release", partial(laplace_sum, PureRelease(1.0)), **one)
-  rho = ConcentratedRelease((2 / 1.5) ** 2 / 2)
-  register("concentrated_release", partial(_noised_sum, random.normal, 1.5, 1.5, rho), **one)
-  register("randomized_response", lambda: _sign_response(0.5), **one)
 
 
 _register_own()

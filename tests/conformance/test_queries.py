@@ -21,13 +21,14 @@ from jdp.accounting import dominating_pairs, registration
 from jdp.accounting.families.base import DominatingPair
 from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.conformance.queries import query_subjects, registered_query_subjects
+from jdp.conformance.reference_queries import audited
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger, load
 from jdp.numerics.compensated import rounded
 from jdp.queries import gaussian_sum, registry, weighted_average
 
-NAMES = list(registry.registered())
+NAMES = list(audited())
 ERROR = 1e-3 / (3 * len(NAMES))
 VICTIM = np.array([50.0, 0.0], np.float32)
 

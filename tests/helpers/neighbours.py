@@ -24,6 +24,7 @@ import optax
 
 from jdp import data, matrix_factorization, mechanisms, models, queries, random, sampling
 from jdp.conformance.neighbours import movements, observed
+from jdp.conformance.reference_queries import audited
 from jdp.federated import (
   add_updates,
   client_mesh,
@@ -39,7 +40,6 @@ from jdp.federated import (
   rounds,
   weight_by_examples,
 )
-from jdp.queries import registry
 
 USERS, SHAPE, CLASSES, BOUND, CLIP = 24, (6, 6), 3, 40, 0.5
 ROUNDING = 1e-6  # of a sum's sensitivity, by `jdp.numerics.compensated`
@@ -270,7 +270,7 @@ def of_records(name):
 
   @functools.cache
   def make(population):
-    query = observed(registry.registered()[name].make())
+    query = observed(audited()[name].make())
     sampler = sampling.poisson(population, 1.0)
     return rounds(
       lambda keys, sent, own: (own, {}), query, sampler, add_updates(SGD), relation="zero_out"
@@ -411,7 +411,7 @@ MORE_CASES = {
   ),
 } | {
   f"query {name}": of_query(name, query)
-  for name, query in registry.registered().items()
+  for name, query in audited().items()
   if name not in _OTHER_QUERIES
 }
 

@@ -26,6 +26,7 @@ from jdp.conformance import (
 )
 from jdp.conformance.protocol import Part, Plan, add_remove_ledger
 from jdp.conformance.queries import registered_query_subjects
+from jdp.conformance.reference_queries import audited
 from jdp.conformance.subjects import sharpest_subject
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
@@ -301,7 +302,7 @@ def _releases() -> Iterator[Part]:
   """Audits of all registered mechanisms and queries."""
   for name in mechanisms.registered():
     yield Release(f"mechanism {name}", partial(_mechanism, name))
-  for name in queries.registry.registered():
+  for name in audited():
     if name != "no_privacy":
       yield Release(f"query {name}", partial(_query, name))
 
