@@ -125,11 +125,13 @@ def unrounded_stream_sum(
   _validate.integer(1, block_size=size)
   devices = 1 if mesh is None else mesh.size
   size = min(size, -(-count // devices))
-  if count + devices * size >= 2**31:
+  turns = -(-count // (size * devices))
+  fitting = 1 if jax.default_backend() == "cpu" else _NUMBERS_AT_ONCE // (size * numbers)
+  at_once = max(1, min(turns, fitting))
+  if count + devices * size * at_once >= 2**31:
     raise ValueError(
       f"Expected fewer than 2^31 clients in whole blocks, got {count}; add up several sums."
     )
-  at_once = 1 if jax.default_backend() == "cpu" else max(1, _NUMBERS_AT_ONCE // (size * numbers))
   # Slice the raw data: JAX's key-reuse checker takes slices of keys in a loop for reuse.
   impl, key_data = jax.random.key_impl(keys), jax.random.key_data(keys)
   sum_of = mechanism.privatize_sum or _sum_of_each(mechanism)
@@ -142,21 +144,17 @@ def unrounded_stream_sum(
       # The last block overlaps the one before. Clients counted there get the weight 0 here.
       start = jnp.minimum(block * size, count - size)
       clients = start + jnp.arange(size, dtype=jnp.int32)
-      own_key_data, own_weights = (
-        lax.dynamic_slice_in_dim(x, start, size) for x in (key_data, weights)
-      )
-      own_values = (
-        jax.vmap(values)(clients)
-        if callable(values)
-        else lax.dynamic_slice_in_dim(table, start, size)
-      )
-      counted = (clients >= block * size) & ~jnp.isnan(own_weights)
-      own_keys = jax.random.wrap_key_data(own_key_data, impl=impl)
-      return sum_of(own_keys, own_values, jnp.where(counted, own_weights, 0.0))
 
-    turns = -(-count // (size * devices))
+      def own(rows):
+        return lax.dynamic_slice_in_dim(rows, start, size)
+
+      counted = (clients >= block * size) & ~jnp.isnan(own(weights))
+      own_keys = jax.random.wrap_key_data(own(key_data), impl=impl)
+      own_values = jax.vmap(values)(clients) if callable(values) else own(table)
+      return sum_of(own_keys, own_values, jnp.where(counted, own(weights), 0.0))
+
     if at_once > 1:
-      return _sum_side_by_side(block_sum, turns, min(turns, at_once))
+      return _sum_side_by_side(block_sum, turns, at_once)
     if not (mechanism.privatize_sum and size <= _CLIENTS_IN_GROUP // 2):
       return sum_while(lambda turn: turn < turns, block_sum, at_most=turns)
     nothing = vary_like(jnp.zeros(shape, jnp.float32), key_data, weights, table)

@@ -120,15 +120,18 @@ def test_weight_zero_or_nan_leaves_a_client_out_exactly():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [3 * 5 * DIM, 2**25])  # 2 turns of 3 blocks, all blocks at once
-def test_blocks_side_by_side_leave_out_and_double_nobody(at_once, monkeypatch):
+@pytest.mark.parametrize(  # two turns of three blocks, and all blocks at once
+  ("name", "at_once"), [("separated", 3 * 5 * DIM), ("separated", 2**25), ("scalar_dp", 3 * 5)]
+)
+def test_blocks_side_by_side_leave_out_and_double_nobody(name, at_once, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(streaming, "_NUMBERS_AT_ONCE", at_once)
   stream.cache_clear()  # what was compiled for a CPU
+  mechanism, shape = MECHANISMS[name]
   assert_is_the_sum_of_releases(
-    MECHANISMS["separated"][0],
+    mechanism,
     jax.random.key(14),
-    values_of((DIM,)),
+    values_of(shape),
     jnp.linspace(-1.0, 2.0, COUNT).at[22].set(0.0),
   )
   stream.cache_clear()
@@ -216,3 +219,19 @@ def test_bad_arguments_are_refused():
       lambda data: stream_sum(mechanism, jax.random.wrap_key_data(data), lambda i: jnp.ones(DIM)),
       too_many,
     )
+
+
+@pytest.mark.parametrize(("platform", "refused"), [("cpu", False), ("gpu", True)])
+def test_no_number_of_a_client_passes_32_bits(platform, refused, monkeypatch):
+  """An accelerator's last turn has blocks beyond the last client."""
+  monkeypatch.setattr(jax, "default_backend", lambda: platform)
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2**31 - 2**20))
+
+  def total(keys):
+    return stream_sum(scalar_dp(4.0, 2.0), keys, lambda client: jnp.float32(0))
+
+  if not refused:
+    assert jax.eval_shape(total, keys).shape == ()
+    return
+  with pytest.raises(ValueError, match=r"Expected fewer than 2\^31 clients in whole blocks"):
+    jax.eval_shape(total, keys)

@@ -44,8 +44,9 @@ def default_layout(
   """Chooses the layout of `federated_averaging`.
 
   A GPU computes in float64 as a CPU does, and has the same rule. On an H100, rounds of the MLP had
-  1.2 to 1.6 times the rate by ghost norms. Those of the models that the rule leaves out, a CNN, an
-  LSTM and a transformer, had .93 to 1.06 times (`experiments.benchmarks accelerators`).
+  1.2 to 1.6 times the rate by ghost norms. Those of the models that the rule leaves out had .93 to
+  1.15 times: logistic regression, a CNN, an LSTM and a transformer (`experiments.benchmarks
+  accelerators`).
 
   TPUs get no ghost norms. Compiled for a v5e, a chunk of DP-SGD moves more memory with them: 1.7
   times as much an example for logistic regression, 1.9 for an MLP, 3.5 for a transformer, 7 for an
