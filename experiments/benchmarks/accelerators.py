@@ -51,7 +51,7 @@ def _device_table(rows: Sequence[Row]) -> str:
   rows = list({(row["part"], row["case"]): row for row in rows}.values())  # of a piece the newest
   devices = sorted({kind for row in rows for kind in row["machine"]["devices"]})
   parts = [f"Measured on {', '.join(devices)}, jax {rows[-1]['machine']['jax']}."]
-  if faults := [(row["case"], row["error"]) for row in rows if row["part"] == _FAULTS]:
+  if faults := [(row["case"], row["error"]) for row in _faults(rows)]:
     parts.append(table(("piece", "fault"), faults))
   checks = [
     (r["case"], f"{r['error']:.2g}", f"{r['most']:.2g}", "yes" if r["holds"] else "**no**")
@@ -66,6 +66,17 @@ def _device_table(rows: Sequence[Row]) -> str:
   return "\n\n".join(parts)
 
 
+def _faults(rows: Sequence[Row]) -> list[Row]:
+  """The pieces that failed, and were not finished since."""
+  finished = {row["case"] for row in rows if row["part"] == _PIECES}
+  return [row for row in rows if row["part"] == _FAULTS and row["case"] not in finished]
+
+
+def _failed(rows: Sequence[Row]) -> list[Row]:
+  checks = [row for row in rows if row["part"] == "checks" and not row["holds"]]
+  return checks + _faults(rows)
+
+
 def _line(row: Row) -> tuple[str, ...]:
   """A line of a table of times."""
   if "rate" not in row:
@@ -77,7 +88,7 @@ def _line(row: Row) -> tuple[str, ...]:
 @benchmark(
   {"small": True},
   table=_device_table,
-  failed=lambda rows: [row for row in rows if not row.get("holds", True)],
+  failed=_failed,
 )
 def accelerator(
   minutes: float = 8.0,
@@ -113,7 +124,7 @@ def accelerator(
     try:
       yield from find()
     except RuntimeError as error:  # Memory, say. The other pieces need not wait for its repair.
-      yield {"part": _FAULTS, "case": name, "error": str(error).splitlines()[0], "holds": False}
+      yield {"part": _FAULTS, "case": name, "error": str(error).partition("\n")[0]}
       continue
     yield {"part": _PIECES, "case": name, "seconds": time.monotonic() - start}
 

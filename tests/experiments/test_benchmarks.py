@@ -8,7 +8,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from experiments.benchmarks import harness, sources
+from experiments.benchmarks import accelerators, harness, sources
 
 EXPERIMENTS = pathlib.Path(harness.__file__).parents[1]
 RESULTS = EXPERIMENTS / "benchmarks" / "results"
@@ -117,6 +117,29 @@ def test_stored_rows_make_the_tables_of_a_page(arguments, name, page, capsys):
 def test_all_stored_rows_are_read_by_their_command(arguments, name, capsys):
   harness.main([*arguments.split(), f"--table={RESULTS / name}.jsonl"])
   assert len(cells(capsys.readouterr().out)) > 2
+
+
+def test_a_piece_that_a_device_cannot_run_is_told_and_the_others_run(tmp_path, monkeypatch, capsys):
+  def exhausted():
+    raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nAllocator: ...")
+    yield
+
+  pieces = {"draws": lambda: iter(()), "cohorts, MLP": exhausted, "cohorts, CNN": lambda: iter(())}
+  monkeypatch.setattr(accelerators, "_pieces", lambda *arguments: pieces.items())
+  path = tmp_path / "found.jsonl"
+  command = ["accelerators", "accelerator", "--only=cohorts", f"--json={path}", f"--done={path}"]
+  for _ in range(2):  # What failed is tried again.
+    with pytest.raises(SystemExit, match="got 1 that fail"):
+      harness.main(command)
+    assert "RESOURCE_EXHAUSTED: out of memory" in capsys.readouterr().out
+  pieces["cohorts, MLP"] = lambda: iter(())
+  harness.main(command)
+  assert [(row["part"], row["case"]) for row in harness.read(path)] == [
+    ("faults", "cohorts, MLP"), ("pieces", "cohorts, CNN"), ("faults", "cohorts, MLP"),
+    ("pieces", "cohorts, MLP"),
+  ]  # fmt: skip
+  harness.main([*command[:2], f"--table={path}"])
+  assert "RESOURCE_EXHAUSTED" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
