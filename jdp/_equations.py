@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 _INSIDE = {
@@ -71,6 +72,17 @@ def program_inside(eqn: Any) -> Any | None:
     if len(inner) != 1 or inner[0].params.get("name") != "with_own_derivative":
       return None
   return program
+
+
+def literal_value(literal: Literal) -> np.ndarray:
+  """The number in a literal, with its type."""
+  value: Any = literal
+  return np.asarray(value.val, value.aval.dtype)
+
+
+def closed(code: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
+  """The program with its constants, of which an open one has none."""
+  return code if isinstance(code, ClosedJaxpr) else ClosedJaxpr(code, ())
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -22,7 +22,6 @@ and their parameters. Functions among the parameters are the same if they are on
 within programs count in the same way. Those that this module does not know keep all their numbers.
 """
 
-import enum
 import functools
 import os
 import threading
@@ -39,7 +38,8 @@ from jax.extend.core.primitives import div_p, pow_p
 from jax.sharding import PartitionSpec
 
 from jdp import random
-from jdp._equations import is_tree, scan_counts, settings_of_operation, with_more_constants
+from jdp._equations import closed, literal_value, scan_counts, with_more_constants
+from jdp._program_names import program_name
 from jdp.numerics.compensated import float64
 
 PyTree = Any
@@ -123,7 +123,7 @@ def _compiled(
   program: ClosedJaxpr, places: tuple[Hashable, ...], name: str
 ) -> Callable[..., list[jax.Array]]:
   """(packed numbers, arrays, *inputs) -> outputs, by the compiled program that is the same."""
-  key = _Naming().named(program), places
+  key = program_name(program), places
 
   def run(numbers, arrays, *inputs):
     return jaxpr_as_fun(program)(*inputs, *_unpacked(places, numbers, arrays))
@@ -251,7 +251,7 @@ class _Lifting:
         values.append(value)
 
     def lifted(atom):
-      value = _of_literal(atom) if isinstance(atom, Literal) else None
+      value = literal_value(atom) if isinstance(atom, Literal) else None
       return argument(value, atom.aval) if _becomes_argument(value) else atom
 
     equations = []
@@ -281,7 +281,7 @@ class _Lifting:
       return eqn
     if any(hasattr(effect, "input_index") for code in programs for effect in code.effects):
       return eqn
-    inner = [self.lifted(_closed(code)) for code in programs]
+    inner = [self.lifted(closed(code)) for code in programs]
     added = [
       [
         argument(value, variable.aval)
@@ -309,7 +309,7 @@ def _multiplying(eqn: Any, product: Any) -> Any:
   """A division by a number, as XLA computes it: by a product with the inverse."""
   if eqn.primitive is not div_p or not isinstance(eqn.invars[1], Literal):
     return eqn
-  divisor = _of_literal(eqn.invars[1])
+  divisor = literal_value(eqn.invars[1])
   if not _becomes_argument(divisor):
     return eqn
   inverse = np.asarray(divisor.dtype.type(1) / divisor, divisor.dtype)
@@ -345,15 +345,6 @@ def _array(value: Any) -> Any:
   if isinstance(value, jax.Array) and (_is_key(value) or value.nbytes > 4 * _KEPT_WORDS):
     return value
   return np.asarray(value)
-
-
-def _of_literal(literal: Literal) -> np.ndarray:
-  value: Any = literal
-  return np.asarray(value.val, value.aval.dtype)
-
-
-def _closed(code: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
-  return code if isinstance(code, ClosedJaxpr) else ClosedJaxpr(code, ())
 
 
 def _last(program: ClosedJaxpr, count: int) -> list[Var]:
@@ -448,93 +439,3 @@ def _taking_earlier(program: ClosedJaxpr, count: int, place: int) -> ClosedJaxpr
   own, new = inputs[: len(inputs) - count], _last(program, count)
   code = program.jaxpr.replace(invars=_inserted(own, new, place))
   return ClosedJaxpr(code, program.consts)
-
-
-# What a program is.
-
-
-class _Naming:
-  """Turns a program into a hashable value, the same for the same program only."""
-
-  def __init__(self):
-    self._numbers: dict[tuple[int, ...], int] = {}
-    self._codes: list[Hashable] = []
-
-  def named(self, program: ClosedJaxpr) -> Hashable:
-    """The value: all programs within it, each once, in the order in which they end."""
-    self._number(program)
-    return tuple(self._codes)
-
-  def _number(self, program: ClosedJaxpr) -> int:
-    identity = (id(program.jaxpr), *map(id, program.consts))
-    if identity not in self._numbers:
-      named = self._code(program)
-      self._numbers[identity] = len(self._codes)
-      self._codes.append(named)
-    return self._numbers[identity]
-
-  def _code(self, program: ClosedJaxpr) -> Hashable:
-    code = program.jaxpr
-    places: dict[Var, int] = {}
-
-    def place(variable):
-      return places.setdefault(variable, len(places))
-
-    def atom(x):
-      return self._parameter(_of_literal(x)) if isinstance(x, Literal) else place(x)
-
-    def typed(variables):
-      return tuple((place(variable), variable.aval) for variable in variables)
-
-    inputs = typed([*code.constvars, *code.invars])
-    equations = tuple(
-      (
-        eqn.primitive,
-        tuple((atom(x), x.aval) for x in eqn.invars),
-        typed(eqn.outvars),
-        self._parameter(eqn.params),
-        self._parameter(eqn.effects),
-        eqn.ctx,
-      )
-      for eqn in code.eqns
-    )
-    outputs = tuple((atom(x), x.aval) for x in code.outvars)
-    return inputs, tuple(map(self._parameter, program.consts)), equations, outputs
-
-  def _parameter(self, x: Any) -> Hashable:
-    """A parameter's value where that says all of it. Otherwise the object itself."""
-    if isinstance(x, Jaxpr | ClosedJaxpr):
-      return ClosedJaxpr, self._number(_closed(x))
-    if isinstance(x, tuple | list):
-      return type(x), *map(self._parameter, x)
-    if isinstance(x, dict):
-      return dict, *((name, self._parameter(x[name])) for name in sorted(x, key=str))
-    if isinstance(x, set | frozenset):
-      return frozenset, frozenset(map(self._parameter, x))
-    if isinstance(x, np.ndarray | np.generic):
-      return np.ndarray, x.dtype, x.shape, x.tobytes()
-    if isinstance(x, bool | int | str | bytes | type(None)):
-      return type(x), x
-    if isinstance(x, float | complex):
-      return type(x), repr(x)
-    if isinstance(x, _SAME_IF_EQUAL) or is_tree(x):
-      return type(x), x
-    if (settings := settings_of_operation(x)) is not None:
-      return type(x), self._parameter(settings)
-    return _Itself(x)
-
-
-_SAME_IF_EQUAL = np.dtype | enum.Enum | jax.sharding.Sharding | jax.sharding.Mesh | PartitionSpec
-
-
-class _Itself:
-  """An object that is the same as itself only, whatever it says of others."""
-
-  def __init__(self, it: Any):
-    self.it = it
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, _Itself) and self.it is other.it
-
-  def __hash__(self) -> int:
-    return id(self.it)
