@@ -27,7 +27,7 @@ from experiments.runner.reports.statistics import mean_interval
 
 CITED = re.compile(r'\[([^\]]*)\]\(([^()\s]+\.jsonl?) "([^"]+)"\)')
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|\.\d+")
-_SCALES = {"ms": 1e3, "µs": 1e6, "%": 1e2, "minutes": 1 / 60, "hours": 1 / 3600}
+_SCALES = {"ms": 1e3, "µs": 1e6, "%": 1e2, "minutes": 1 / 60, "hours": 1 / 3600, "GB": 1e-9}
 _STEP, _RATIO, _MINUS = " > ", " divided by ", " - "
 _NAMES = re.compile(r", (?=[^,=]+=)")  # a text may have commas, too
 _MINUTES = "_minutes"  # at the end of a name

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jdp.random
+from experiments.benchmarks import large_models
 from experiments.benchmarks.harness import Row, benchmark
 from experiments.benchmarks.training import MODELS, workload
 from experiments.runner.options import needed
@@ -51,12 +51,14 @@ class Program(NamedTuple):
     name: its own.
     make: mesh -> the function and its arguments.
     chips: how many it is for.
+    sharded: whether they share the parameters, and not the clients.
   """
 
   part: str
   name: str
   make: Callable[[Mesh], Made]
   chips: int = 1
+  sharded: bool = False
 
 
 class Scale(NamedTuple):
@@ -67,16 +69,18 @@ class Scale(NamedTuple):
     dim: of a local mechanism's values.
     models: that rounds train.
     small: whether language models are.
+    large: of the large model.
   """
 
   clients: int
   dim: int
   models: Sequence[str]
   small: bool
+  large: large_models.Sizes
 
 
-SMALL = Scale(8, 16, MODELS[:1], small=True)
-FULL = Scale(256, 1024, MODELS, small=False)
+SMALL = Scale(8, 16, MODELS[:1], small=True, large=large_models.SMALL)
+FULL = Scale(256, 1024, MODELS, small=False, large=large_models.FULL)
 
 
 def programs(scale: Scale) -> Iterator[Program]:
@@ -95,6 +99,9 @@ def programs(scale: Scale) -> Iterator[Program]:
       yield Program("rounds", title, partial(_sgd, model, ghost, scale))
     for chips in (1, CHIPS):
       yield Program("rounds", f"dp_fedavg, {model}", partial(_fedavg, model, scale), chips)
+  for name, make in large_models.ROUNDS.items():
+    for chips in (1, CHIPS):
+      yield Program("large model", name, partial(make, scale.large), chips, sharded=True)
 
 
 def _releases(name: str, scale: Scale, mesh: Mesh) -> Made:
@@ -253,15 +260,13 @@ def examined(program: Program, devices: Sequence[jax.Device], *, for_tpu: bool) 
     devices: the chips, or as many devices of the host in their place.
     for_tpu: whether they are chips, for which it is compiled.
   """
-  mesh = federated.client_mesh(devices[: program.chips])
-  sharding = NamedSharding(mesh, PartitionSpec())
+  further = {"model": program.chips} if program.sharded else {}
+  mesh = federated.client_mesh(devices[: program.chips], **further)
   row: Row = {"part": program.part, "program": program.name, "chips": program.chips}
   # jdp asks for the platform where it traces.
   with mock.patch.object(jax, "default_backend", return_value="tpu"):
     function, arguments = program.make(mesh)
-    shapes = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), arguments
-    )
+    shapes = jax.tree.map(partial(_shape_of, mesh), arguments)
     traced = jax.jit(function).trace(*shapes)
   row["callbacks"] = host_callbacks(traced)
   row["cuda"] = _said(lambda: _lowered(traced.lower(lowering_platforms=("cuda",))))
@@ -270,6 +275,14 @@ def examined(program: Program, devices: Sequence[jax.Device], *, for_tpu: bool) 
     row["tpu"] = _said(lambda: _compiled(traced.lower(lowering_platforms=("tpu",))))
     row["tpu"]["seconds"] = time.perf_counter() - start
   return row
+
+
+def _shape_of(mesh: Mesh, argument: jax.Array | jax.ShapeDtypeStruct) -> PyTree:
+  """An argument's shape and type, on all chips if no place was given."""
+  if isinstance(argument, jax.ShapeDtypeStruct) and argument.sharding is not None:
+    return argument
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  return jax.ShapeDtypeStruct(argument.shape, argument.dtype, sharding=everywhere)
 
 
 def _said(find: Callable[[], Row]) -> Row:

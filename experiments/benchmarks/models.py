@@ -66,15 +66,15 @@ def language_model(words: int = 10_003, clients: int = 256, rounds: int = 7) -> 
     "FedSGD client": federated.gradient_step(loss, 6.0),
   }
   memory = {
-    name: _gigabytes(update, jax.eval_shape(model.init, jax.random.key(0)), words, clients)
+    name: _held(update, jax.eval_shape(model.init, jax.random.key(0)), words, clients)
     for name, update in updates.items()
   }
   yield compared(title, "tokens", _tokens(model, loss, updates, words), rounds)
-  yield {"title": title, "clients": clients, "gigabytes": memory}
+  yield {"title": title, "clients": clients, "memory": memory}
 
 
-def _gigabytes(update: federated.LocalUpdate, params: PyTree, words: int, count: int) -> float:
-  """What the sum of clients' clipped updates needs beside its arguments."""
+def _held(update: federated.LocalUpdate, params: PyTree, words: int, count: int) -> int:
+  """The bytes that the sum of clients' clipped updates needs beside its arguments."""
   shapes = jax.eval_shape(lambda: _client(jax.random.key(0), words))
   clients = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes)
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), count))
@@ -83,7 +83,7 @@ def _gigabytes(update: federated.LocalUpdate, params: PyTree, words: int, count:
     updates = jax.vmap(lambda key, client: update(key, params, client, _clip))(keys, clients)
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), updates)
 
-  return _temporary(jax.jit(total).lower(keys, params, clients).compile()) / 1e9
+  return _temporary(jax.jit(total).lower(keys, params, clients).compile())
 
 
 def _temporary(program: jax.stages.Compiled) -> int:

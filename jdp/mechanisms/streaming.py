@@ -162,16 +162,15 @@ def unrounded_stream_sum(
 
   if mesh is None:
     return share(key_data, weights, table)
-  everywhere = PartitionSpec()
   shares_sum = jax.shard_map(
-    lambda *args: sum_devices(share(*args), mesh.axis_names),
+    lambda *args: jax.tree.map(lambda x: x[None], share(*args)),
     mesh=mesh,
-    in_specs=everywhere,
-    out_specs=everywhere,
+    in_specs=PartitionSpec(),
+    out_specs=PartitionSpec(mesh.axis_names),
     # With the check on, JAX would refuse a user's mechanism that begins a loop with a constant.
     check_vma=False,
   )
-  return shares_sum(key_data, weights, table)
+  return sum_devices(shares_sum(key_data, weights, table))
 
 
 def _sum_side_by_side(

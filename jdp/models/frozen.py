@@ -56,7 +56,10 @@ def freeze(
   check_parameters(start)
 
   def merged(apply: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda trained, *rest: apply(unfreeze(params, trained), *rest)
+    # Inside a `shard_map`, JAX indexes no array that lies on its mesh, but what is computed of one.
+    return lambda trained, *rest: apply(
+      unfreeze(jax.lax.optimization_barrier(params), trained), *rest
+    )
 
   functions = {name: function and merged(function) for name, function in model._asdict().items()}
   return model._replace(**(functions | {"init": lambda key: start}))

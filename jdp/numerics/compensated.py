@@ -18,7 +18,6 @@ and none was run.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -239,31 +238,13 @@ def sum_while(
   )
 
 
-def sum_devices(total: PyTree, axis_name: str | tuple[str, ...]) -> PyTree:
-  """The sum over the devices of one or several mesh axes, inside a `shard_map`. Each gets it."""
-  leaves, structure = jax.tree.flatten(total, is_leaf=_is_pair)
-  pairs, others = ([x for x in leaves if _is_pair(x) is wanted] for wanted in (True, False))
-  summed = {False: iter(lax.psum(others, axis_name)), True: iter(_sum_pairs(pairs, axis_name))}
-  return jax.tree.unflatten(structure, [next(summed[_is_pair(x)]) for x in leaves])
+def sum_devices(rows: PyTree) -> PyTree:
+  """The sum over the leading axis of every array, of which each device has a row.
 
-
-def _sum_pairs(pairs: list[Compensated], axis_name: str | tuple[str, ...]) -> list[Compensated]:
-  """The sums of all pairs over the devices, computed at once as one vector of float64."""
-  if not pairs:
-    return []
-  sizes = [math.prod(x.shape) for x in pairs]
-  with float64(True):
-    flat = [lax.reshape(as_float64(x), (size,)) for x, size in zip(pairs, sizes, strict=True)]
-    total = lax.split(_sum_vectors(lax.concatenate(flat, 0), axis_name), sizes)
-    return [_as_pair(lax.reshape(y, x.shape)) for x, y in zip(pairs, total, strict=True)]
-
-
-def _sum_vectors(x: jax.Array, axis_name: str | tuple[str, ...]) -> jax.Array:
-  """The sum of float64 vectors over the devices, with JAX set to use float64."""
-  if _REDUCES_FLOAT64:
-    return lax.psum(x, axis_name)
-  rows = lax.all_gather(x, axis_name)
-  return functools.reduce(lax.add, lax.split(lax.reshape(rows, (rows.size,)), [x.size] * len(rows)))
+  XLA adds the rows where they lie, so that a sum which is laid out over further axes of a mesh
+  stays so. (`lax.psum` of float64 does not compile for a TPU in a `shard_map` of some axes alone.)
+  """
+  return _map(lambda x: _as_pair(_rows_at_once(x)), rows)
 
 
 def _is_pair(x: Any) -> bool:
@@ -318,6 +299,8 @@ def _row_after_row(x: Any) -> jax.Array:
 
 
 def _rows_at_once(x: Any) -> jax.Array:
+  if not _REDUCES_FLOAT64:
+    return _row_after_row(x)
   with float64(True):
     rows = as_float64(x)
     return jnp.sum(rows, axis=0, dtype=rows.dtype)

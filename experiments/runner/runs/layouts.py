@@ -106,7 +106,7 @@ def _round(
   mesh = placement.mesh_for(algorithm, params, clients, shares)
   clients = placement.spread(clients, mesh, shares)
   start = (jax.random.key(0), jax.random.key(1), algorithm.init(params))
-  start = placement.copied(start, mesh) if mesh else start
+  start = placement.laid_out(start, start, mesh) if mesh else start
   compiled = jax.jit(algorithm.round)
 
   def run() -> None:

@@ -24,7 +24,7 @@ from jax.custom_batching import sequential_vmap
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from jdp import _validate
-from jdp._arguments import checked
+from jdp._arguments import checked, shown
 from jdp.federated.engine.chunk_memory import fitting_chunk_size
 from jdp.federated.engine.read_cohort import ReadCohort, dealt
 from jdp.federated.engine.sharded import (
@@ -93,9 +93,10 @@ def cohort_sum(
       held as `ShardedClients` over the same mesh.
     chunk_size: clients computed side by side, a matter of speed and memory only. It is at most the
       sample's slots. None: one on a CPU, elsewhere by memory (`chunk_memory`).
-    mesh: devices along an axis named "clients". `shared` and `sample` are replicated over it, and
-      so is data that is not sharded. None means the mesh in force (`jax.set_mesh`) if it has such
-      an axis, else one device.
+    mesh: devices along an axis named "clients". Each has all of `shared` and `sample`, and of data
+      that is not sharded. Over further axes of the mesh, the arrays of `shared` may be sharded: a
+      client is then computed by all devices along these, as XLA divides it. None means the mesh in
+      force (`jax.set_mesh`) if it has such an axis, else one device.
 
   Returns:
     The sum, a pytree like one contribution. An empty sample gives zeros.
@@ -166,12 +167,7 @@ def unrounded_cohort_sum(
   data = jax.tree.map(jnp.asarray, data)  # NumPy arrays cannot be indexed inside the loop.
   keys = jax.tree.map(lambda key: client_key(key) if _is_rbg(key) else key, keys)
 
-  def shard_sum(keys, shared, sample, data):
-    if own_data:
-      sample = data.own(sample, jnp.int32(0) if over is None else jax.lax.axis_index(AXIS))
-    elif over is not None:
-      sample = dealt(sample, jax.lax.axis_index(AXIS), num_shards)
-
+  def own_sum(keys, shared, sample, data):
     def chunk_sum(turn):
       slots = turn * chunk_size + jnp.arange(chunk_size, dtype=jnp.int32)
       members = sample.indices[slots]
@@ -179,19 +175,28 @@ def unrounded_cohort_sum(
       own_keys = jax.tree.map(lambda key: jax.vmap(partial(own_key, key, data))(members), keys)
       return _chunk_sum(summand, own_keys, shared, clients, sample.weights[slots])
 
-    total = sum_while(lambda turn: turn * chunk_size < sample.size, chunk_sum)
-    return total if over is None else sum_devices(total, AXIS)
+    return sum_while(lambda turn: turn * chunk_size < sample.size, chunk_sum)
 
-  if over is not None:
-    # The body sums over the devices explicitly. With the check on, JAX would also sum gradients by
-    # replicated values over the devices, once for every client, and refuse a user's client that
-    # begins a loop with a constant.
-    replicated = PartitionSpec()
-    specs = (replicated, replicated, replicated, PartitionSpec(AXIS) if own_data else replicated)
-    shard_sum = jax.shard_map(
-      shard_sum, mesh=over, in_specs=specs, out_specs=replicated, check_vma=False
-    )
-  return shard_sum(keys, shared, sample, data)
+  if over is None:
+    return own_sum(keys, shared, data.own(sample, jnp.int32(0)) if own_data else sample, data)
+
+  def device_sum(keys, shared, sample, data):
+    device = jax.lax.axis_index(AXIS)
+    own = data.own(sample, device) if own_data else dealt(sample, device, num_shards)
+    return jax.tree.map(lambda x: x[None], own_sum(keys, shared, own, data))
+
+  everywhere, along = PartitionSpec(), PartitionSpec(AXIS)
+  # With the check on, JAX would sum gradients by what all devices have over the devices, once for
+  # every client. It would also refuse a user's client that begins a loop with a constant.
+  rows = jax.shard_map(
+    device_sum,
+    mesh=over,
+    in_specs=(everywhere, everywhere, everywhere, along if own_data else everywhere),
+    out_specs=along,
+    axis_names={AXIS},
+    check_vma=False,
+  )
+  return sum_devices(rows(keys, shared, sample, data))
 
 
 def _is_rbg(key: jax.Array) -> bool:
@@ -279,11 +284,26 @@ def _check_capacity(slots: int) -> None:
 
 
 @checked
-def client_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+def client_mesh(devices: Sequence[jax.Device] | None = None, **further_axes: int) -> Mesh:
   """A mesh along the axis "clients" of the given devices (default: all, of all processes).
 
-  >>> mesh = client_mesh(jax.devices()[:1])
+  Args:
+    devices: as many as fill the further axes a whole number of times.
+    further_axes: the size of each, over which parameters may be sharded (`docs/scaling.md`).
+
+  Raises:
+    ValueError: if the devices do not fill the axes, or a size is not positive.
+
+  >>> mesh = client_mesh(jax.devices()[:1], model=1)
   >>> dict(mesh.shape)
-  {'clients': 1}
+  {'clients': 1, 'model': 1}
   """
-  return Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
+  _validate.integer(1, **further_axes)
+  found = np.asarray(jax.devices() if devices is None else devices)
+  sizes = tuple(further_axes.values())
+  if found.size % math.prod(sizes):
+    raise ValueError(
+      f"Expected a multiple of {math.prod(sizes)} devices for axes of {shown(further_axes)}, got "
+      f"{found.size}; name as many devices, or other sizes."
+    )
+  return Mesh(found.reshape(-1, *sizes), (AXIS, *further_axes))

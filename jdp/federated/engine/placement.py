@@ -1,15 +1,18 @@
-"""Where a run's arrays lie: on a mesh of the devices that pay, or where the user put them."""
+"""Where a run's arrays lie: on a mesh of the devices that pay, or where the user put them.
+
+Parameters that the user sharded stay so: a mesh may have further axes beside "clients".
+"""
 
 import contextlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jdp.federated.engine.cohort import client_mesh, platform_of
-from jdp.federated.engine.rounds import FederatedAlgorithm, replicate
-from jdp.federated.engine.sharded import shard
+from jdp.federated.engine.rounds import FederatedAlgorithm
+from jdp.federated.engine.sharded import AXIS, shard
 
 PyTree = Any
 _MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
@@ -30,21 +33,29 @@ def mesh_of(tree: PyTree) -> Mesh | None:
 def mesh_for(
   algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree, shares: bool | None = None
 ) -> Mesh | None:
-  """The mesh of the devices that pay, if the algorithm takes one and the clients lie nowhere yet.
+  """The mesh that a round's clients are dealt out over, if the algorithm takes one.
 
-  It looks at shapes alone, so it is the same whenever a run is resumed on the same devices. Several
-  processes take all devices, and so do accelerators, where nothing was measured, and a run that is
-  to give each device its share.
+  It is the one that the parameters lie on. Where they lie on none and the clients lie nowhere yet,
+  it is that of the devices that pay. That looks at shapes alone, so it is the same whenever a run
+  is resumed on the same devices. Several processes take all devices, and so do accelerators, where
+  nothing was measured, and a run that is to give each device its share.
 
   Raises:
     ValueError: if there are to be shares, but the clients lie somewhere, or the algorithm takes no
-      mesh.
+      mesh. Also if the parameters lie on a mesh whose axis "clients" is not of the type Auto, or
+      are sharded over several processes.
   """
-  placed = any(getattr(x, "committed", False) for x in jax.tree.leaves(clients))
+  placed = _placed(clients)
   if shares and (placed or algorithm.work is None):
     got = "clients that were put on devices" if placed else "an algorithm of a mesh of its own"
     raise ValueError(f"Expected to deal out the clients over all devices, got {got}; leave it out.")
-  if algorithm.work is None or placed or jax.device_count() == 1:
+  if algorithm.work is None:
+    return None
+  mesh = mesh_of(params)
+  if mesh is not None and AXIS in mesh.shape:
+    _check_layout(params, mesh)
+    return mesh
+  if placed or jax.device_count() == 1:
     return None
   if shares or jax.process_count() > 1 or platform_of(None) != "cpu":
     return client_mesh()
@@ -52,25 +63,61 @@ def mesh_for(
   return client_mesh(jax.devices()[:paying]) if paying > 1 else None
 
 
-def copied(tree: PyTree, mesh: Mesh) -> PyTree:
-  """A copy on every device of the mesh, also of what lies on one by the user's choice."""
+def _placed(clients: PyTree) -> bool:
+  """Whether the user put the clients on devices."""
+  return any(getattr(x, "committed", False) for x in jax.tree.leaves(clients))
+
+
+def _check_layout(params: PyTree, mesh: Mesh) -> None:
+  """Refuses parameters that lie where rounds are not computed."""
+  if dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[AXIS] != AxisType.Auto:
+    raise ValueError(
+      f"Expected parameters on a mesh whose axis {AXIS!r} has the type Auto, got another; make the "
+      "mesh by jdp.federated.client_mesh."
+    )
+  if jax.process_count() > 1 and not all(x.is_fully_replicated for x in jax.tree.leaves(params)):
+    raise ValueError(
+      "Expected parameters that each process has whole, got some that are sharded over a mesh of "
+      "several processes; train in one process, or write the loop of rounds yourself."
+    )
+
+
+def laid_out(tree: PyTree, like: PyTree, mesh: Mesh) -> PyTree:
+  """The tree on the devices of the mesh: where `like` lies on it, as that does, else copied.
+
+  Also what the user put on one device is copied.
+  """
+  copies = NamedSharding(mesh, PartitionSpec())
+
+  def layout(leaf):
+    own = getattr(leaf, "sharding", None)
+    return own if isinstance(own, NamedSharding) and own.mesh == mesh else copies
+
+  def lies(leaf, layout):
+    return hasattr(leaf, "sharding") and layout.is_equivalent_to(leaf.sharding, leaf.ndim)
+
+  layouts = jax.tree.map(layout, like)
+  if all(jax.tree.leaves(jax.tree.map(lies, tree, layouts))):
+    return tree
   if jax.process_count() > 1:
-    return replicate(tree, mesh)
-  return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+    # Each of several processes has the whole tree, and puts it on the devices that it can reach.
+    return jax.jit(lambda x: x, out_shardings=layouts)(tree)
+  return jax.device_put(tree, layouts)
 
 
 def spread(clients: PyTree, mesh: Mesh | None, shares: bool | None = None) -> PyTree:
   """The clients on every device of the mesh: a copy on each, or its share.
 
-  None: shares if the copies would take too much.
+  Clients that lie on devices stay there. None: shares if the copies would take too much.
   """
-  if mesh is None:
+  if mesh is None or _placed(clients):
     return jax.tree.map(jnp.asarray, clients)
   if shares is None:
     shares = sum(x.nbytes for x in jax.tree.leaves(clients)) * mesh.size > _MOST_COPIED
   if shares:
     return shard(clients, mesh)  # from the host: no device holds more than its own
-  return copied(jax.tree.map(jnp.asarray, clients), mesh)
+  clients = jax.tree.map(jnp.asarray, clients)
+  return laid_out(clients, clients, mesh)
 
 
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
@@ -79,5 +126,10 @@ def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
 
 
 def on_one_device(tree: PyTree, mesh: Mesh | None) -> PyTree:
-  """Arrays for a script that knows nothing of the mesh: the first device's copies."""
-  return tree if mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
+  """Arrays for a script that knows nothing of the mesh: the first device's copies.
+
+  Sharded arrays stay so.
+  """
+  if mesh is None:
+    return tree
+  return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else x, tree)

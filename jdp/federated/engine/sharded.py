@@ -178,12 +178,12 @@ def shard(data: Arrays, mesh: Mesh) -> ShardedClients:
   # Cached, as every leaf of a device's share asks for it.
   share = cache(lambda number: share_of(*ranges[number], per_device))
   sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-  here: Any = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
-  leaves, structure = jax.tree.flatten(share(_device_number(here)))
+  here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
+  leaves, structure = jax.tree.flatten(share(device_number(here)))
 
   def on_devices(place, example):
     def block(index):
-      return jax.tree.leaves(share(_device_number(index)))[place][None]
+      return jax.tree.leaves(share(device_number(index)))[place][None]
 
     return jax.make_array_from_callback((num_shards, *example.shape), sharding, block)
 
@@ -191,9 +191,9 @@ def shard(data: Arrays, mesh: Mesh) -> ShardedClients:
   return ShardedClients(jax.tree.unflatten(structure, shares), per_device, count)
 
 
-def _device_number(index: tuple[slice, ...]) -> int:
+def device_number(index: tuple[slice, ...] | None) -> int:
   """The device's number from its index. A single device has an index without a start."""
-  return index[0].start or 0
+  return (index and index[0].start) or 0
 
 
 def _share(data: PyTree, first: int, last: int, count: int) -> PyTree:

@@ -19,7 +19,7 @@ from jdp.data.sources.reading import in_thread
 from jdp.data.sources.source_users import SourceUsers
 from jdp.federated.engine.read_cohort import DrawnSample, ReadCohort
 from jdp.federated.engine.rounds import FederatedAlgorithm
-from jdp.federated.engine.sharded import AXIS
+from jdp.federated.engine.sharded import AXIS, device_number
 from jdp.federated.engine.shared_programs import shared
 from jdp.sampling import Sample
 
@@ -95,15 +95,16 @@ class CohortReader:
     num_rounds: int,
     mesh: Mesh | None,
   ):
-    devices = list(mesh.devices.flat) if mesh else [None]
-    self.shapes = _cohort_shapes(algorithm, params, users, len(devices))
+    num_devices = mesh.shape[AXIS] if mesh else 1
+    self.shapes = _cohort_shapes(algorithm, params, users, num_devices)
     self._draw = _compiled(algorithm.sample)
     self._users, self._key, self._num_rounds = users, noise_key, num_rounds
-    here = jax.process_index()
-    self._own = [
-      n for n, device in enumerate(devices) if not device or device.process_index == here
-    ]
-    self._mesh = mesh
+    self._sharding = NamedSharding(mesh, PartitionSpec(AXIS)) if mesh else None
+    self._own = [0]
+    if self._sharding:
+      # Devices along other axes have the same number.
+      here = self._sharding.addressable_devices_indices_map((num_devices,)).values()
+      self._own = sorted(set(map(device_number, here)))
     self._lock = threading.Lock()  # A source is read for one round at a time.
     self._ahead: _Ahead | None = None
     self._waits, self._said = 0, False
@@ -197,12 +198,13 @@ class CohortReader:
 
   def _array(self, like: jax.Array, parts: tuple[np.ndarray, ...]) -> jax.Array:
     """An array with a leading axis of devices, of the parts of this process's devices."""
-    if self._mesh is None:
+    if self._sharding is None:
       (part,) = parts
       return jnp.asarray(part[None])
-    sharding, here = NamedSharding(self._mesh, PartitionSpec(AXIS)), self._mesh.local_devices
-    own = [jax.device_put(x[None], device) for x, device in zip(parts, here, strict=True)]
-    return jax.make_array_from_single_device_arrays(like.shape, sharding, own)
+    own = dict(zip(self._own, parts, strict=True))
+    return jax.make_array_from_callback(
+      like.shape, self._sharding, lambda index: own[device_number(index)][None]
+    )
 
 
 def _together(wait: Callable[[Reading], list[Share]], reading: Reading) -> list[Share]:

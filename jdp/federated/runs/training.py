@@ -34,7 +34,6 @@ from jdp.federated.engine.rounds import (
   ServerState,
   block_of_at_most,
   events_by_round,
-  replicate,
 )
 from jdp.federated.runs.budget import (
   COST,
@@ -190,13 +189,16 @@ def train(
 
   Args:
     algorithm: what is trained.
-    params: what it begins with.
+    params: what it begins with. If they lie on a mesh with an axis "clients"
+      (`jdp.federated.client_mesh`), rounds are computed there. Those sharded over its further axes
+      stay so, and the optimizer's state with them.
     clients: the data of all clients, or users of a source (`jdp.data.clients_from_source`), of whom
       a resumed run compares the number, the names, and 64 by their data. If they lie on a mesh
       along the axis "clients", so will the state. If they were put on a device, rounds are computed
       there. Otherwise as many devices compute each round as its work pays for (`docs/scaling.md`),
       if the algorithm takes a mesh and was given none. Each of several then gets a copy of the
-      data, or its share (`shares`). Parameters are shown and returned on one device.
+      data, or its share (`shares`). Parameters that are not sharded are shown and returned on one
+      device.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
@@ -290,10 +292,11 @@ def train(
   beginning = Beginning(noise_key, data_key, prior, begun_with, start, in_words(budget))
   if not source:
     clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
-  start = placement.copied(start, mesh) if mesh else replicate(start, placement.mesh_of(clients))
+  if over := mesh or placement.mesh_of(clients):
+    start = placement.laid_out(start, start, over)
   records, keys = open_records(workdir, beginning)
   with contextlib.closing(records):
-    keys = placement.copied(keys, mesh) if mesh else keys
+    keys = placement.laid_out(keys, keys, mesh) if mesh else keys
     reader = None
     if source:
       reader = CohortReader(algorithm, params, source, keys[0], num_rounds, mesh)
@@ -340,7 +343,8 @@ def _train(
   callbacks: tuple[Callable[[Progress], None], ...],
 ) -> Result:
   """The loop of `train`."""
-  done, state = records.restore(state)
+  done, restored = records.restore(state)
+  state = _laid_out(run, restored, state)
   if run.budget.delta is not None:
     with placement.in_force(run.mesh):
       # Traced once: the rounds are computed by the same program.
@@ -438,7 +442,8 @@ def _advance(run: _Run, state: ServerState, done: int, count: int) -> _Block:
   """
   with placement.in_force(run.mesh):
     if run.reader is None:
-      state, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
+      after, *output = run.advance(*run.keys, state, run.clients, np.int32(count))
+      state = _laid_out(run, after, state)
     else:
       state, output = _advance_reading(run, run.reader, state, done, count)
   stacked, diagnostics = jax.tree.map(lambda rows: rows[:count], jax.device_get(output))
@@ -454,10 +459,10 @@ def _advance_reading(
   """`_advance` round by round: the state after them, and their outputs along a leading axis."""
   outputs = []
   for cohort in reader.cohorts(done, count, state.sampler):
-    before = state.round
-    state, *output = run.advance(*run.keys, state, cohort, np.int32(1))
+    after, *output = run.advance(*run.keys, state, cohort, np.int32(1))
     outputs.append(output)
-    jax.block_until_ready(before)  # So that no more than two cohorts wait for the device.
+    jax.block_until_ready(state.round)  # So that no more than two cohorts wait for the device.
+    state = _laid_out(run, after, state)
   return state, jax.tree.map(lambda *rows: np.concatenate(rows), *jax.device_get(outputs))
 
 
@@ -474,6 +479,11 @@ def _allowed(run: _Run, records: Records, done: int, events: Sequence[tuple[Even
   """How many of the rounds after round `done` the budget allows."""
   # After a kill, the ledger may be ahead of the last checkpoint, and even of these rounds.
   return affordable(run.budget, records.ledger, records.last_round + 1 - done, events)
+
+
+def _laid_out(run: _Run, state: ServerState, like: ServerState) -> ServerState:
+  """The state as another lies: XLA chooses a layout of its own, for which it would compile anew."""
+  return placement.laid_out(state, like, run.mesh) if run.mesh else state
 
 
 def _params(run: _Run, state: ServerState) -> PyTree:

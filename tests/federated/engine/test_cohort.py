@@ -16,7 +16,11 @@ from jdp.federated.engine.sharded import shard
 from jdp.sampling import Sample
 
 NUM_CLIENTS, DIM = 23, 5
-MESHES = {"one device": lambda: None, "four devices": client_mesh}
+MESHES = {
+  "one device": lambda: None,
+  "four devices": client_mesh,
+  "two by two": lambda: client_mesh(model=2),
+}
 every_mesh = pytest.mark.parametrize("mesh", MESHES)
 RNG = np.random.default_rng(0)
 DATA = {
