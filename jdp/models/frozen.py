@@ -56,13 +56,19 @@ def freeze(
   check_parameters(start)
 
   def merged(apply: Callable[..., Any]) -> Callable[..., Any]:
-    # Inside a `shard_map`, JAX indexes no array that lies on its mesh, but what is computed of one.
-    return lambda trained, *rest: apply(
-      unfreeze(jax.lax.optimization_barrier(params), trained), *rest
-    )
+    return lambda trained, *rest: apply(unfreeze(jax.tree.map(_usable, params), trained), *rest)
 
   functions = {name: function and merged(function) for name, function in model._asdict().items()}
   return model._replace(**(functions | {"init": lambda key: start}))
+
+
+def _usable(leaf: Any) -> Any:
+  """The leaf, for a round over the mesh that it lies on.
+
+  Inside a `shard_map`, JAX indexes no array that lies on its mesh, but what is computed of one.
+  """
+  on_a_mesh = not jax.typeof(leaf).sharding.mesh.empty
+  return jax.lax.optimization_barrier(leaf) if on_a_mesh else leaf
 
 
 def unfreeze(params: PyTree, trained: PyTree) -> PyTree:
