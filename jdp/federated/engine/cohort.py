@@ -292,13 +292,18 @@ def client_mesh(devices: Sequence[jax.Device] | None = None, **further_axes: int
     further_axes: the size of each, over which parameters may be sharded (`docs/scaling.md`).
 
   Raises:
-    ValueError: if the devices do not fill the axes, or a size is not positive.
+    ValueError: if the devices do not fill the axes, a size is not positive, or an axis is named
+      "clients".
 
   >>> mesh = client_mesh(jax.devices()[:1], model=1)
   >>> dict(mesh.shape)
   {'clients': 1, 'model': 1}
   """
   _validate.integer(1, **further_axes)
+  if AXIS in further_axes:
+    raise ValueError(
+      f"Expected names of further axes, got {AXIS!r}; name as many devices as it has."
+    )
   found = np.asarray(jax.devices() if devices is None else devices)
   sizes = tuple(further_axes.values())
   if found.size % math.prod(sizes):

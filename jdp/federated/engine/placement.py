@@ -22,12 +22,10 @@ _LEAST_WORK = 2**18
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:
-  """The mesh that arrays lie on, if any."""
-  for leaf in jax.tree.leaves(tree):
-    sharding = getattr(leaf, "sharding", None)
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-      return sharding.mesh
-  return None
+  """The mesh that arrays lie on, if any; first of all one along the axis "clients"."""
+  layouts = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)]
+  meshes = [x.mesh for x in layouts if isinstance(x, NamedSharding) and isinstance(x.mesh, Mesh)]
+  return min(meshes, key=lambda mesh: AXIS not in mesh.shape, default=None)
 
 
 def mesh_for(
@@ -35,15 +33,16 @@ def mesh_for(
 ) -> Mesh | None:
   """The mesh that a round's clients are dealt out over, if the algorithm takes one.
 
-  It is the one that the parameters lie on. Where they lie on none and the clients lie nowhere yet,
+  It is the one that the parameters lie on. There is none where they are sharded over a mesh without
+  an axis "clients": XLA then divides all. Where they lie on none and the clients lie nowhere yet,
   it is that of the devices that pay. That looks at shapes alone, so it is the same whenever a run
   is resumed on the same devices. Several processes take all devices, and so do accelerators, where
   nothing was measured, and a run that is to give each device its share.
 
   Raises:
     ValueError: if there are to be shares, but the clients lie somewhere, or the algorithm takes no
-      mesh. Also if the parameters lie on a mesh whose axis "clients" is not of the type Auto, or
-      are sharded over several processes.
+      mesh. Also if the parameters lie on a mesh whose axes are not all of the type Auto, or on
+      other devices than the clients, or are sharded over several processes.
   """
   placed = _placed(clients)
   if shares and (placed or algorithm.work is None):
@@ -53,9 +52,9 @@ def mesh_for(
     return None
   mesh = mesh_of(params)
   if mesh is not None and AXIS in mesh.shape:
-    _check_layout(params, mesh)
+    _check_layout(params, clients, mesh)
     return mesh
-  if placed or jax.device_count() == 1:
+  if placed or jax.device_count() == 1 or not _whole(params):
     return None
   if shares or jax.process_count() > 1 or platform_of(None) != "cpu":
     return client_mesh()
@@ -68,14 +67,26 @@ def _placed(clients: PyTree) -> bool:
   return any(getattr(x, "committed", False) for x in jax.tree.leaves(clients))
 
 
-def _check_layout(params: PyTree, mesh: Mesh) -> None:
+def _whole(tree: PyTree) -> bool:
+  """Whether each device that has any of the arrays has all of them."""
+  return all(getattr(x, "is_fully_replicated", True) for x in jax.tree.leaves(tree))
+
+
+def _check_layout(params: PyTree, clients: PyTree, mesh: Mesh) -> None:
   """Refuses parameters that lie where rounds are not computed."""
-  if dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[AXIS] != AxisType.Auto:
+  if set(mesh.axis_types) != {AxisType.Auto}:
     raise ValueError(
-      f"Expected parameters on a mesh whose axis {AXIS!r} has the type Auto, got another; make the "
-      "mesh by jdp.federated.client_mesh."
+      f"Expected parameters on a mesh whose axes have the type Auto, got {mesh.axis_types}; make "
+      "it by jdp.federated.client_mesh."
     )
-  if jax.process_count() > 1 and not all(x.is_fully_replicated for x in jax.tree.leaves(params)):
+  devices = set(mesh.devices.flat)
+  for leaf in jax.tree.leaves(clients):
+    if getattr(leaf, "committed", False) and leaf.sharding.device_set != devices:
+      raise ValueError(
+        "Expected clients on the devices of the parameters' mesh, got some on others; put both "
+        "there, or leave the clients on the host."
+      )
+  if jax.process_count() > 1 and not _whole(params):
     raise ValueError(
       "Expected parameters that each process has whole, got some that are sharded over a mesh of "
       "several processes; train in one process, or write the loop of rounds yourself."
@@ -128,8 +139,8 @@ def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
 def on_one_device(tree: PyTree, mesh: Mesh | None) -> PyTree:
   """Arrays for a script that knows nothing of the mesh: the first device's copies.
 
-  Sharded arrays stay so.
+  If any array is sharded, all stay on the mesh, so that one function can take them.
   """
-  if mesh is None:
+  if mesh is None or not _whole(tree):
     return tree
-  return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else x, tree)
+  return jax.tree.map(lambda x: x.addressable_data(0), tree)

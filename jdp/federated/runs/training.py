@@ -197,8 +197,8 @@ def train(
       along the axis "clients", so will the state. If they were put on a device, rounds are computed
       there. Otherwise as many devices compute each round as its work pays for (`docs/scaling.md`),
       if the algorithm takes a mesh and was given none. Each of several then gets a copy of the
-      data, or its share (`shares`). Parameters that are not sharded are shown and returned on one
-      device.
+      data, or its share (`shares`). Parameters are shown and returned on one device, or, if
+      some are sharded, as they lie.
     num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
     noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of

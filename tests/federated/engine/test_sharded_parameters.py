@@ -20,6 +20,7 @@ from jdp.federated import (
   rounds,
   train,
 )
+from jdp.federated.engine import placement
 from jdp.random import seeded_key
 
 pytestmark = pytest.mark.usefixtures("all_devices")
@@ -77,11 +78,17 @@ def assert_same(one, two):
   jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+def total(params):
+  """It takes the sharded parameter and the other one together."""
+  return {"total": jnp.sum(params["matrix"] + params["vector"][None])}
+
+
 @every_layout
 def test_a_run_has_the_bits_of_one_device_and_stays_sharded(name):
   mesh, place, params = laid_out(name)
   seen = []
-  result = run(params, callbacks=[lambda progress: seen.append(progress.params)])
+  result = run(params, evaluate=total, callbacks=[lambda progress: seen.append(progress.params)])
+  assert total(result.params)["total"] == result.metrics[-1]["total"]
   assert_same(result.params, on_one_device().params)
   assert result.ledger == on_one_device().ledger
   if place.is_fully_replicated:
@@ -237,11 +244,25 @@ def test_each_device_holds_its_part_alone():
   assert all(parts[name] < 0.5 * whole[name] for name in whole), (parts, whole)
 
 
-def test_a_mesh_of_another_kind_is_refused():
-  mesh = jax.make_mesh((2, 2), ("clients", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+@pytest.mark.parametrize("explicit", [0, 1])
+def test_a_mesh_of_another_kind_is_refused(explicit):
+  kinds = [AxisType.Auto, AxisType.Auto]
+  kinds[explicit] = AxisType.Explicit
+  mesh = jax.make_mesh((2, 2), ("clients", "model"), axis_types=tuple(kinds))
   place = NamedSharding(mesh, PartitionSpec(None, "model"))
-  with pytest.raises(ValueError, match=r"axis 'clients' has the type Auto.*client_mesh"):
+  with pytest.raises(ValueError, match=r"axes have the type Auto.*client_mesh"):
     run({**PARAMS, "matrix": jax.device_put(PARAMS["matrix"], place)})
+
+
+def test_clients_on_other_devices_are_refused():
+  with pytest.raises(ValueError, match="clients on the devices of the parameters' mesh"):
+    run(laid_out("columns of two by two")[2], jax.device_put(CLIENTS, jax.devices()[0]))
+
+
+def test_a_mesh_without_clients_keeps_its_parameters():
+  place = NamedSharding(jax.make_mesh((4,), ("model",)), PartitionSpec("model"))
+  params = {**PARAMS, "matrix": jax.device_put(PARAMS["matrix"], place)}
+  assert placement.mesh_for(algorithm(), params, CLIENTS) is None
 
 
 def test_devices_must_fill_the_mesh():
@@ -249,3 +270,5 @@ def test_devices_must_fill_the_mesh():
     client_mesh(model=3)
   with pytest.raises(ValueError, match="model"):
     client_mesh(model=0)
+  with pytest.raises(ValueError, match="Expected further axes, got 'clients'"):
+    client_mesh(clients=2)
