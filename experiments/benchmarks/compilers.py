@@ -16,7 +16,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jdp.random
-from experiments.benchmarks import large_models
+from experiments.benchmarks import _large_models as large_models
 from experiments.benchmarks.harness import Row, benchmark
 from experiments.benchmarks.training import MODELS, workload
 from experiments.runner.options import needed
