@@ -301,9 +301,7 @@ def client_mesh(devices: Sequence[jax.Device] | None = None, **further_axes: int
   """
   _validate.integer(1, **further_axes)
   if AXIS in further_axes:
-    raise ValueError(
-      f"Expected names of further axes, got {AXIS!r}; name as many devices as it has."
-    )
+    raise ValueError(f"Expected further axes, got {AXIS!r}; name as many devices as it has.")
   found = np.asarray(jax.devices() if devices is None else devices)
   sizes = tuple(further_axes.values())
   if found.size % math.prod(sizes):
