@@ -18,6 +18,7 @@ and none was run.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ MAX_CONTRIBUTIONS = 2**21
 """Of how many contributions a sum keeps its sensitivity."""
 
 _BLOCK = 2**10  # parts in a block of a long sum
+_SMALL = 2**13  # Numbers of an array that is summed together with others.
 # Use `float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
 # and scan too. It may narrow constants.
 _jax: Any = jax  # `enable_x64` moved between versions of JAX
@@ -244,7 +246,24 @@ def sum_devices(rows: PyTree) -> PyTree:
   XLA adds the rows where they lie, so that a sum which is laid out over further axes of a mesh
   stays so. (`lax.psum` of float64 does not compile for a TPU in a `shard_map` of some axes alone.)
   """
-  return _map(lambda x: _as_pair(_rows_at_once(x)), rows)
+  leaves, structure = jax.tree.flatten(rows, is_leaf=_is_pair)
+  small = iter(_sums_of_small(list(filter(_is_small, leaves))))
+  sums = [next(small) if _is_small(x) else _as_pair(_rows_at_once(x)) for x in leaves]
+  return jax.tree.unflatten(structure, sums)
+
+
+def _is_small(rows: Any) -> bool:
+  return _is_float(rows) and math.prod(rows.shape[1:]) <= _SMALL
+
+
+def _sums_of_small(arrays: list[Any]) -> list[Compensated]:
+  """The sums over the rows of each array, computed as one vector: each alone takes as long."""
+  if not arrays:
+    return []
+  with float64(True):
+    flat = [lax.reshape(as_float64(x), (x.shape[0], math.prod(x.shape[1:]))) for x in arrays]
+    parts = lax.split(_rows_at_once(lax.concatenate(flat, 1)), [x.shape[1] for x in flat])
+    return [_as_pair(lax.reshape(y, x.shape[1:])) for y, x in zip(parts, arrays, strict=True)]
 
 
 def _is_pair(x: Any) -> bool:

@@ -35,7 +35,6 @@ LAYOUTS = {
   "two further axes": ({"rows": 2, "columns": 2}, 4, PartitionSpec("rows", "columns")),
   "replicated": ({}, 4, PartitionSpec()),
 }
-every_layout = pytest.mark.parametrize("name", LAYOUTS)
 
 
 def client_fn(keys, params, client):
@@ -83,7 +82,8 @@ def total(params):
   return {"total": jnp.sum(params["matrix"] + params["vector"][None])}
 
 
-@every_layout
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_a_run_has_the_bits_of_one_device_and_stays_sharded(name):
   mesh, place, params = laid_out(name)
   seen = []
@@ -101,6 +101,7 @@ def test_a_run_has_the_bits_of_one_device_and_stays_sharded(name):
       }
 
 
+@pytest.mark.slow
 def test_rounds_are_compiled_once(caplog):
   with jax.log_compiles():
     run(laid_out("columns of two by two")[2], num_rounds=9, evaluate_every=3)
@@ -122,6 +123,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
   assert result.params["matrix"].sharding.is_equivalent_to(place, 2)
 
 
+@pytest.mark.slow
 def test_a_run_may_be_resumed_on_another_layout(tmp_path):
   run(laid_out("columns of two by two")[2], workdir=tmp_path / "run", num_rounds=4)
   result = run(laid_out("rows of one by four")[2], workdir=tmp_path / "run", num_rounds=4)
@@ -135,6 +137,7 @@ def test_the_noise_of_chacha_keys_is_that_of_one_device():
   assert_same(result.params, run(PARAMS, noise_key=seeded_key(5)).params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", [None, True])
 def test_clients_are_dealt_out_over_their_axis_alone(shares):
   _, _, params = laid_out("columns of two by two")
@@ -145,6 +148,26 @@ def test_clients_may_lie_on_the_same_mesh():
   mesh, _, params = laid_out("columns of two by two")
   clients = jax.device_put(CLIENTS, NamedSharding(mesh, PartitionSpec()))
   assert_same(run(params, clients).params, on_one_device().params)
+
+
+@pytest.mark.slow
+def test_users_of_a_source_are_read_for_their_axis_alone():
+  images = np.random.default_rng(3).random((USERS, 3, DIM), np.float32)
+  users = [(x, np.arange(3, dtype=np.int32)) for x in images]
+  clients = data.clients_from_source(users, max_examples=3)
+
+  def record(keys, params, client):
+    del keys, params
+    first = jnp.round(10 * client.inputs[0])
+    return {"matrix": first[:, None] * first[None], "vector": first}, {}
+
+  mean = queries.average(queries.gaussian_sum(1e6, 1e-3), SAMPLER.expected_size)
+  made = rounds(record, mean, SAMPLER, add_updates(optax.sgd(0.5)), relation="zero_out")
+  for name in ("columns of two by two", "rows of one by four"):
+    _, place, params = laid_out(name)
+    result = run(params, clients, made)
+    assert_same(result.params, run(PARAMS, clients, made).params)
+    assert result.params["matrix"].sharding.is_equivalent_to(place, 2)
 
 
 MODEL = models.logistic_regression((DIM,), 4)
@@ -169,7 +192,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.sweep
+@pytest.mark.slow
 @pytest.mark.parametrize("update", UPDATES)
 def test_training_is_that_of_one_device_up_to_rounding(update):
   start = MODEL.init(jax.random.key(0))
@@ -186,6 +209,7 @@ def test_training_is_that_of_one_device_up_to_rounding(update):
   assert sharded.params["w"].sharding.is_equivalent_to(place, 2)
 
 
+@pytest.mark.slow
 def test_frozen_weights_may_be_sharded():
   def apply(params, x):
     return x @ params["body"][jnp.arange(DIM)] @ params["head"]
@@ -212,6 +236,7 @@ def test_frozen_weights_may_be_sharded():
   np.testing.assert_allclose(sharded, trained(None), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_device_holds_its_part_alone():
   """The arguments, the results and the temporaries of a round are divided."""
   params = {"matrix": jax.ShapeDtypeStruct((1024, 1024), np.float32)}
