@@ -191,7 +191,8 @@ def default_participation_cap(num_rounds: int, probability: float) -> int:
   >>> default_participation_cap(200, 0.1), default_participation_cap(10, 1.0)
   (31, 10)
   """
-  beyond = scipy.stats.binom.sf(np.arange(num_rounds), num_rounds, probability)  # P(K > j)
+  # P(K > j), of SciPy's special functions, as its statistics take a second to import.
+  beyond = scipy.special.bdtrc(np.arange(num_rounds), num_rounds, probability)
   # E[(K - c)+] is the sum of P(K > j) over j >= c.
   lost = np.append(np.cumsum(beyond[::-1])[::-1], 0.0)
   return int(np.argmax(lost <= _LOST_SHARE * num_rounds * probability))

@@ -166,6 +166,25 @@ def test_digits_keep_every_fifth_for_the_test():
   assert np.bincount(digits().test.labels).min() >= 25
 
 
+@pytest.mark.slow
+def test_digits_are_those_of_scikit_learn():
+  from sklearn import datasets  # takes seconds
+
+  bunch, read = datasets.load_digits(), digits()
+  is_test = np.arange(len(bunch.target)) % 5 == 0
+  for part, chosen in ((read.train, ~is_test), (read.test, is_test)):
+    np.testing.assert_array_equal(part.inputs, bunch.images[chosen] / 16)
+    np.testing.assert_array_equal(part.labels, bunch.target[chosen])
+
+
+def test_digits_without_scikit_learn_name_the_command_that_installs_it(monkeypatch):
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  with pytest.raises(
+    ImportError, match=r"Expected scikit-learn for the digits; run: .*pip install"
+  ):
+    digits()
+
+
 def partitions(seed):
   """Every partition of `LABELS` into users of 20 examples, by name."""
   return {

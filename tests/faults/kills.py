@@ -47,7 +47,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax
 import matplotlib.figure
 import orbax.checkpoint  # noqa: F401
-import sklearn.datasets  # noqa: F401
 
 from experiments.runner import launch
 from jdp.federated.runs import training

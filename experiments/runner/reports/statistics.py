@@ -36,4 +36,4 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> Inter
   if count < 2:
     return Interval(mean, None)
   error = float(np.std(values, ddof=1)) / math.sqrt(count)
-  return Interval(mean, float(scipy.stats.t.ppf((1 + confidence) / 2, count - 1)) * error)
+  return Interval(mean, float(scipy.special.stdtrit(count - 1, (1 + confidence) / 2)) * error)
