@@ -7,6 +7,8 @@ the mixture over J of the pairs of k epochs of balls in floor(J/k) bins (Stateme
 bins cost more, J is rounded down to a few values.
 """
 
+import functools
+
 import numpy as np
 import scipy
 
@@ -36,27 +38,29 @@ def capped_gaussian(q: float, z: float, most: float, rounds: float, *, removed: 
     rounds: of the run.
     removed: the direction.
   """
-  unsampled = pairs.sampled_gaussian(1.0, z / most**0.5, removed=removed)
-
-  def of(bins: float) -> Pair:
-    if bins == 1:
-      return unsampled
-    epoch = random_allocation.allocated_gaussian(bins, 1, z, removed=removed)
-    return composed_pair([epoch] * int(most)) or unsampled
-
   bins, weights = _bins(q, most, rounds)
   whole = pairs.mixture(
-    [(weight, of(number)) for number, weight in zip(bins, weights, strict=True)]
+    [(weight, _of_epochs(n, z, most, removed)) for n, weight in zip(bins, weights, strict=True)]
   )
   starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
   return pairs.sketched(whole, starts, least=1e-300)
 
 
+@functools.lru_cache(maxsize=64)  # Longer runs of a plan have most numbers of bins in common.
+def _of_epochs(bins: float, z: float, most: float, removed: bool) -> Pair:
+  """The pair of k epochs in so many bins, or of k unsampled releases."""
+  unsampled = pairs.sampled_gaussian(1.0, z / most**0.5, removed=removed)
+  if bins == 1:
+    return unsampled
+  epoch = random_allocation.allocated_gaussian(bins, 1, z, removed=removed)
+  return composed_pair([epoch] * int(most)) or unsampled
+
+
 def _bins(q: float, most: float, rounds: float) -> tuple[list[float], list[float]]:
   """Numbers of bins, increasing from 1 on, and at least the probabilities of each."""
-  law = scipy.stats.nbinom(most + 1, q)  # of J - k, the tails before one head more
-  values = np.minimum(most + law.ppf(_LEVELS), rounds) // most
+  # J - k has a negative binomial law: the tails before one head more.
+  values = np.minimum(most + np.ceil(scipy.special.nbdtrik(_LEVELS, most + 1, q)), rounds) // most
   bins = np.unique(np.append(values[values > 1], 1.0))
-  ends = law.cdf((bins[1:] - 1) * most - 1)  # J < bins * k
+  ends = scipy.special.betainc(most + 1, (bins[1:] - 1) * most, q)  # the law of J < bins * k
   weights = np.diff(np.concatenate([[0.0], ends, [1.0]]))
   return bins.tolist(), (weights * (1 + _WEIGHT_ERROR) + 16 * UNIT).tolist()
