@@ -38,7 +38,6 @@ PyTree = Any
 _CHUNK = 1024  # words of a message that become _WORDS
 _WORDS = 8
 _ALONE = 2**13  # Longer arrays are not copied into one with the others.
-_HALF = np.uint32(0xFFFF)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -181,11 +180,12 @@ def _hashed(parts: list[jax.Array], secret: jax.Array) -> jax.Array:
   chunk = len(secret) - _WORDS
   padding = jnp.zeros(-sum(map(len, parts)) % chunk, np.uint32)
   message = jnp.concatenate([*parts, padding]).reshape(-1, chunk)
-  low, high = message & _HALF, message >> np.uint32(16)
+  low, high = _halves(message)
+  keys = _halves(jnp.broadcast_to(secret, (len(message), len(secret))))
 
   def products(shift):
-    k = secret[None, shift : shift + chunk]
-    return ((low + (k & _HALF)) & _HALF) * ((high + (k >> np.uint32(16))) & _HALF)
+    k_low, k_high = (lax.slice_in_dim(k, shift, shift + chunk, axis=1) for k in keys)
+    return (low + k_low).astype(np.uint32) * (high + k_high).astype(np.uint32)
 
   # All eight in one pass: XLA would read the message once for each of eight sums.
   sums = lax.reduce(
@@ -195,3 +195,8 @@ def _hashed(parts: list[jax.Array], secret: jax.Array) -> jax.Array:
     (1,),
   )
   return jnp.stack(sums, axis=1).reshape(-1)
+
+
+def _halves(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The low and the high halves of words, as uint16: their sums are modulo 2^16."""
+  return words.astype(np.uint16), (words >> np.uint32(16)).astype(np.uint16)

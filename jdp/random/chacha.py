@@ -59,6 +59,7 @@ def _at_a_time() -> int:
   return PIECE if jax.default_backend() == "cpu" else 2**18
 
 
+@partial(jax.jit, static_argnames=("rounds",))  # lowered once for all streams of a width
 def blocks(keys: jax.Array, tails: jax.Array, rounds: int) -> jax.Array:
   """The ChaCha block function (RFC 8439, Section 2.3), for many blocks at once.
 
@@ -98,7 +99,10 @@ def _round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.
   """
   a, b, c, d = _half_quarter(a, b, c, d, 16, 12)
   a, b, c, d = _half_quarter(a, b, c, d, 8, 7)
-  return tuple(row[turn] for row, turn in zip((a, b, c, d), _TURN, strict=True))
+  rows = zip((a, b, c, d), _TURN, strict=True)
+  return tuple(
+    row.at[turn].get(mode="promise_in_bounds", wrap_negative_indices=False) for row, turn in rows
+  )
 
 
 def _half_quarter(
@@ -157,6 +161,8 @@ def _streams(
 
   numbers = jnp.tile(lax.iota(np.uint32, pieces), keys.shape[0])
   each = (jnp.repeat(keys, pieces, axis=0), jnp.repeat(starts, pieces), numbers)
+  if groups == 1:
+    return words_of(each).reshape(-1, pieces, 16, size)
   words = lax.map(words_of, tuple(grouped(x) for x in each))
   return words.reshape(groups * group, 16, size)[:total].reshape(-1, pieces, 16, size)
 
