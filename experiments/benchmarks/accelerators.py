@@ -140,7 +140,7 @@ def _pieces(
 ) -> Iterator[tuple[str, Callable[[], Iterator[Row]]]]:
   """(name, what finds its rows), the most important first."""
   yield "checks", partial(_checks, small)
-  for name in ("LSTM",) if small else MODELS:
+  for name in ("MLP",) if small else MODELS:
     yield f"ghost norms, {name}", partial(_checked_ghost_norms, name, 4, small)
   fewest, *more = (32,) if small else (1_000, 50_000, 10_000, 3_000)
   for part, unit, make in _comparisons(small, fewest):
@@ -313,7 +313,7 @@ def _chunks(name: str, clients: int, *, small: bool) -> dict[str, Case]:
   """The same rounds, by chunks of one size. On a GPU the rule takes 1,024 at most."""
   layouts = {
     f"{name}, {clients:,d} clients, {kind}chunks of {size:,d}": CohortLayout(size, ghost_norms)
-    for size in ((8, 16) if small else (256, 1024, 4096))
+    for size in ((8,) if small else (256, 1024, 4096))
     for kind, ghost_norms in {"": False, "ghost norms, ": True}.items()
   }
   return _laid_out(name, clients, layouts, small)

@@ -1,4 +1,4 @@
-"""A binary on one device, on eight and in two processes; begun on one device, resumed on two."""
+"""A binary on one device and in two processes; begun on one device, resumed on eight."""
 
 import contextlib
 import json
@@ -180,24 +180,6 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_eight_devices_compute_the_same_bits(whole, tmp_path):
-  finish(start(tmp_path / "run", *SEEDED, devices=8))
-  assert left(tmp_path / "run") == left(whole)
-  assert said_of_devices(whole) == ["- devices: 1"]
-  assert said_of_devices(tmp_path / "run") == ["- devices: 8"]
-
-
-@pytest.mark.slow
-def test_two_processes_compute_the_same_bits_and_write_once(whole, tmp_path):
-  two_processes(tmp_path / "run", *SEEDED)
-  assert left(tmp_path / "run") == left(whole)
-  assert said_of_devices(tmp_path / "run") == ["- devices: 2 of 2 processes"]
-  names = {path.name for path in whole.iterdir()}
-  assert {path.name for path in (tmp_path / "run").iterdir()} == names
-  assert not (tmp_path / "run.secret").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("variables", [by_slurm, by_open_mpi])
 def test_a_cluster_says_which_processes_there_are(tmp_path, variables):
   port = free_port()
@@ -238,9 +220,9 @@ def test_a_process_that_no_cluster_began_is_told_so(tmp_path):
 
 @pytest.mark.slow
 def test_the_failure_of_one_process_ends_both_and_the_run_goes_on(whole, tmp_path):
-  """The first is killed and the second; then the second fails; then the run comes to its end."""
+  """The first is killed, then the second fails, then the run comes to its end, written once."""
   flags, call = SEEDED, 3
-  for victim, failure in ((0, KILL), (1, KILL), (1, RAISE)):
+  for victim, failure in ((0, KILL), (1, RAISE)):
     programs = [BINARY, BINARY]
     programs[victim] = ("-c", FAILING.format(failure=failure, call=call))
     started = start_two(tmp_path / "run", *flags, programs=programs)
@@ -255,10 +237,15 @@ def test_the_failure_of_one_process_ends_both_and_the_run_goes_on(whole, tmp_pat
     flags, call = ("--resume",), 1
   two_processes(tmp_path / "run", "--resume")
   assert left(tmp_path / "run") == left(whole)
+  assert said_of_devices(whole) == ["- devices: 1"]
+  assert said_of_devices(tmp_path / "run") == ["- devices: 2 of 2 processes"]
+  names = {path.name for path in whole.iterdir()}
+  assert {path.name for path in (tmp_path / "run").iterdir()} == names
+  assert not (tmp_path / "run.secret").exists()
 
 
 @pytest.mark.slow
-def test_a_run_begun_on_one_device_goes_on_with_two_and_in_two_processes(whole, tmp_path):
+def test_a_run_begun_on_one_device_goes_on_with_eight_and_in_two_processes(whole, tmp_path):
   begun = start(tmp_path / "run", *SEEDED, program=("-c", KILLED))
   begun.communicate(timeout=300)
   assert begun.returncode == -signal.SIGKILL
@@ -266,9 +253,9 @@ def test_a_run_begun_on_one_device_goes_on_with_two_and_in_two_processes(whole, 
   assert (len(book.ledger), book.closed) == (4, False)
   for suffix in ("", ".secret"):
     shutil.copytree(tmp_path / f"run{suffix}", tmp_path / f"other{suffix}")
-  finish(start(tmp_path / "run", "--resume", devices=2))
+  finish(start(tmp_path / "run", "--resume", devices=8))
   two_processes(tmp_path / "other", "--resume")
-  for name, now in (("run", "2"), ("other", "2 of 2 processes")):
+  for name, now in (("run", "8"), ("other", "2 of 2 processes")):
     assert left(tmp_path / name) == left(whole)
     assert json.loads((tmp_path / name / "devices.json").read_text()) == ["1", now]
     changed, _ = said_of_devices(tmp_path / name)
