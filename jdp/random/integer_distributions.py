@@ -134,8 +134,8 @@ def _alias_table(weights: list[int]) -> AliasTable:
   """The table of the distribution with these weights of 0, 1, ..."""
   size = 1 << len(weights).bit_length()
   exact = _apportioned(weights, size * _WORD * _REST)
-  rests = [mass % _REST for mass in exact]
-  masses = [mass // _REST for mass in exact] + [sum(rests) // _REST]
+  whole, rests = zip(*(divmod(mass, _REST) for mass in exact), strict=True)
+  masses = [*whole, sum(rests) // _REST]
   masses += [0] * (size - len(masses))
   thresholds, others = masses, list(range(size))
   small = [i for i, mass in enumerate(masses) if mass < _WORD]
@@ -151,21 +151,21 @@ def _alias_table(weights: list[int]) -> AliasTable:
         small.append(j)
   # A full column's threshold of 2^64 does not fit in 64 bits. 2^64 - 1 is equivalent, as the
   # column's other value is itself.
-  words = [
-    (min(t, _WORD - 1) >> 32, min(t, _WORD - 1) % 2**32, other)
-    for t, other in zip(thresholds, others, strict=True)
-  ]
+  words = np.array([min(t, _WORD - 1) for t in thresholds], np.uint64)
+  columns = words >> 32, words % 2**32, np.array(others)
+  rows = np.stack([column.astype(np.uint32) for column in columns], axis=1)
   ends = itertools.accumulate(_apportioned(rests if any(rests) else [1] * len(rests), _REST))
   far = b"".join(min(end, _REST - 1).to_bytes(4 * REST_WORDS) for end in ends)
   table = np.frombuffer(far, ">u4").reshape(-1, REST_WORDS).astype(np.uint32)
-  return AliasTable(np.array(words, np.uint32), table[:-1])
+  return AliasTable(rows, table[:-1])
 
 
 def _apportioned(weights: Sequence[int], total: int) -> list[int]:
   """Whole numbers proportional to the weights that add up to `total`, each off by less than one."""
   whole = sum(weights)
-  masses = [w * total // whole for w in weights]
-  by_remainder = sorted(range(len(weights)), key=lambda i: weights[i] * total % whole, reverse=True)
+  shares = [divmod(w * total, whole) for w in weights]
+  masses = [mass for mass, _ in shares]
+  by_remainder = sorted(range(len(weights)), key=lambda i: shares[i][1], reverse=True)
   for i in by_remainder[: total - sum(masses)]:
     masses[i] += 1
   return masses
