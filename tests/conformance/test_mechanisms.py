@@ -58,13 +58,13 @@ AVERAGING = [
   name for name in MECHANISMS if name not in REGISTERED or not REGISTERED[name].shares_projection
 ]
 
-EPSILONS = (0.1, 4.0)
+EPSILONS = (0.2, 4.0)
 FAST_AUDITS = [(name, 1.0) for name in ("laplace_scalar", "scalar_dp", "hemisphere")]
 AUDITS = [(name, epsilon) for name in REGISTERED for epsilon in EPSILONS] + FAST_AUDITS
 ERROR = 1e-3 / len(AUDITS)
 # 10 % less than epsilon is refuted by so many
-REPORTS = {0.1: 2_000_000, 1.0: 150_000, 4.0: 150_000}
-CHOOSING = {0.1: 2**17, 1.0: 37_500, 4.0: 37_500}
+REPORTS = {0.2: 500_000, 1.0: 150_000, 4.0: 150_000}
+CHOOSING = {0.2: 2**15, 1.0: 37_500, 4.0: 37_500}
 # Their best events have probabilities of a third, or of no more above delta than that; of the best
 # event of proj_unit, the dither blurs the rim. compressed_priv_unit spends a part of its epsilon on
 # the other candidates, which the statistics do not look at.
