@@ -227,7 +227,6 @@ def register(monkeypatch):
   return registry.register
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(register, epsilon):
@@ -241,7 +240,6 @@ def test_a_registered_mechanism_that_states_half_of_its_epsilon_is_refuted(regis
   ).refuted
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_inputs_outside_the_domain_are_audited(register):
   """A mechanism that keeps its epsilon between the corners of its domain, and lets huge values

@@ -241,7 +241,6 @@ def test_noise_of_each_group_and_its_event():
     statistical.assert_normal_stddev(draws, stddevs[name], catches=0.1)
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_rounds_are_compiled_once_and_computed_twice_are_the_same_twice():
   made = algorithm(

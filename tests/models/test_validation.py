@@ -86,7 +86,6 @@ def test_an_output_without_an_axis_of_examples_or_not_finite_is_a_finding():
     assert names(Model(lambda key: jnp.ones((4, 2)), apply), (4,)) == ["the output"]
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_frozen_leaves_are_constant_and_get_no_noise():
   """Also in training with noise: what is trained moves, the rest is not even part of the model."""
@@ -116,7 +115,6 @@ def test_frozen_leaves_are_constant_and_get_no_noise():
   )
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_frozen_leaves_take_no_part_in_adaptive_clipping():
   """The bound follows the norms of what is trained; the rest, whole numbers too, stays as it is."""

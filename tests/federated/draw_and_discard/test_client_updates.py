@@ -188,7 +188,6 @@ def test_schedules_count_updates_and_the_noise_follows_the_step(key):
   assert update.noise_variance == FACTORIES["laplace"]().noise_variance
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   soft, hard = laplace_update(given, 0.5, 0.1), laplace_update(given, 2.0, 0.3, clip=0.1)
@@ -200,7 +199,6 @@ def test_the_functions_of_one_update_serve_the_settings_of_another(key):
   )
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_flax_model_is_updated_through_its_loss(key):
   network = nn.Dense(2)

@@ -203,7 +203,6 @@ def test_the_draw_and_the_discard_are_uniform_and_independent():
   statistical.assert_frequencies(np.bincount(pairs, minlength=9), np.full(9, 1 / 9), catches=skewed)
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_initial_instances_have_half_k_times_the_noise_variance():
   """A standard deviation off by 2 % is caught."""
@@ -337,7 +336,6 @@ def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
     assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [0, 3])
 def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
@@ -428,7 +426,6 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
 
 
 @pytest.mark.sweep
-@pytest.mark.optimised
 @pytest.mark.parametrize("make", [draw_and_discard, server_batching])
 @pytest.mark.parametrize("what", ["data", "code", "an array that the code holds"])
 def test_a_round_with_other_data_or_code_has_other_noise(make, what):

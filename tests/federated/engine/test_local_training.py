@@ -93,7 +93,6 @@ def test_an_epoch_sees_every_example_once():
   np.testing.assert_allclose(sgd, -2 * CLIENT.inputs.sum(axis=0), rtol=1e-5)
 
 
-@pytest.mark.optimised
 @pytest.mark.slow
 def test_local_sgd_shuffles_with_its_key():
   update = local_sgd(LOSS, 0.5, batch_size=2)

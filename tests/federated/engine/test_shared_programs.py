@@ -272,7 +272,6 @@ def with_derivative(factor):
   return function
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize("name", UNLIKE)
 def test_what_differs_in_more_than_numbers_is_not_shared(programs, name):
   for number in (1, 2):
@@ -299,7 +298,6 @@ def test_it_can_be_differentiated_and_mapped(programs):
   assert not programs
 
 
-@pytest.mark.optimised
 def test_arguments_may_lie_on_several_devices(programs):
   mesh = client_mesh()
   sharding = jax.sharding.NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))

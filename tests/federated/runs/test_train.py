@@ -68,7 +68,6 @@ def run(algorithm=ALGORITHM, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.optimised
 def test_an_optimizer_may_widen_its_state_in_the_first_round():
   """Momentum begins as zeros of the parameters' type, and becomes that of the updates."""
   algorithm = rounds(
