@@ -106,12 +106,10 @@ def query_events() -> dict[str, SumQueryEvent]:
 
 def sampling_table(relation: Relation) -> str:
   """What a record is charged for one round, beside the same round without sampling."""
-  rows = []
+  rows, samplings = [], [sampler.event(sampler.init()) for sampler in _SAMPLERS.values()]
   for name, event in query_events().items():
-    cells = []
-    for sampler in _SAMPLERS.values():
-      unsampled = _cost(events.PoissonSampling(1.0), event, relation)
-      cells.append(_compared(_cost(sampler.event(sampler.init()), event, relation), unsampled))
+    unsampled = _cost(events.PoissonSampling(1.0), event, relation)
+    cells = [_compared(_cost(sampled, event, relation), unsampled) for sampled in samplings]
     rows.append((f"`{name}`", *cells))
   return _table(("", *(name.replace("_", " ") for name in _SAMPLERS)), rows)
 
@@ -171,10 +169,10 @@ def run_table() -> str:
   """The intervals of 40 rounds of a Gaussian sum by each sampler, under each relation."""
   rows = []
   for name, sampler in _SAMPLERS.items():
-    sampled, state = [], sampler.init()
+    sampled, state, draw = [], sampler.init(), jax.jit(sampler.sample)
     for key in jax.random.split(jax.random.key(0), 40):
       sampled.append(sampler.event(state))
-      _, state = sampler.sample(key, state)
+      _, state = draw(key, state)
     cells = []
     for relation in Relation:
       run = Ledger()
