@@ -23,9 +23,8 @@ def audit(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["banded_toeplitz", "banded_inverse"])
-def test_a_sound_run_is_between_half_of_what_it_states_and_that(name):
-  found = audit(correlated_runs.SOUND[name]())
+def test_a_sound_run_is_between_half_of_what_it_states_and_that():
+  found = audit(correlated_runs.SOUND["banded_toeplitz"]())
   assert 0.5 * found.epsilon < found.bound <= found.epsilon, str(found)
   assert found.bound > 0.85 * found.epsilon, str(found)
 
