@@ -62,8 +62,10 @@ def test_no_module_starts_a_device_when_it_is_imported():
   assert {name.rpartition(".")[0] for name in without} <= others
 
 
-@pytest.mark.parametrize("statement", ["import jdp", f"from jdp import {_LIGHT}"])
-def test_mechanisms_and_accounting_load_nothing_heavy(statement):
+@pytest.mark.parametrize(
+  "statement", ["import jdp", f"from jdp import {_LIGHT}", "import jdp; jdp.data.digits()"]
+)
+def test_mechanisms_accounting_and_digits_load_nothing_heavy(statement):
   """SciPy, Flax and optax cost more time than JAX: they are loaded when they are used."""
   program = f"import sys\n{statement}\nprint([name for name in {_HEAVY} if name in sys.modules])"
   assert printed(program) == ["[]"]

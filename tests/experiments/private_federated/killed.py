@@ -15,7 +15,8 @@ import signal
 import sys
 
 # Imported before the fork: each process would need them.
-import scipy.stats  # noqa: F401
+import orbax.checkpoint  # noqa: F401
+import scipy.optimize  # noqa: F401
 
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
