@@ -1,7 +1,6 @@
 """Where things lie: the repository, the documentation, what a build writes."""
 
 import pathlib
-import re
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
@@ -21,9 +20,6 @@ COPIED = {
   },
 }
 """Files outside docs/ that are pages of the site, by their path in the repository."""
-
-FENCES = re.compile(r"^(`{3,}|:{3,})(.*?)\n(.*?)^\1 *$", re.S | re.M)
-"""Fenced blocks of a page: fence, what follows it, body."""
 
 
 def write(path: pathlib.Path, text: str) -> None:

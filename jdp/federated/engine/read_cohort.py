@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jdp.data.clients import Examples
 from jdp.sampling import Sample
@@ -87,8 +86,3 @@ def dealt(sample: Sample, device: jax.Array, num_devices: int) -> Sample:
   weights = sample.weights.at[slots].get(mode="fill", fill_value=0)
   size = jnp.maximum(0, (sample.size - device + num_devices - 1) // num_devices)
   return Sample(sample.indices[slots], weights, size, sample.population)
-
-
-def slots_of(capacity: int, device: int, num_devices: int) -> np.ndarray:
-  """The slots that `dealt` gives to a device, of so many."""
-  return np.arange(device, capacity, num_devices)

@@ -111,7 +111,6 @@ SAMPLINGS = {
 }
 # Under add/remove a record that leaves must not change the rounds of others.
 OTHERS_STAY = (PoissonSampling, BallsInBins, RandomAllocation)
-STATED = (PureRelease, ConcentratedRelease)
 
 X = np.linspace(-60.0, 60.0, 24_001)  # ends of cells: what falls into them is post-processing
 
