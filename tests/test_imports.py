@@ -1,6 +1,9 @@
-"""What an import costs: it starts no device, and `import jdp` loads nothing heavy."""
+"""What an import costs: it starts no device, and `import jdp` loads nothing heavy or unused."""
 
+import collections
+import pathlib
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -79,6 +82,24 @@ def test_every_subpackage_is_reached_from_jdp_alone():
   assert set(jdp.__all__) <= {module.name for module in modules}
   with pytest.raises(AttributeError, match=r"Expected one of accounting, .* of jdp, got 'epsilon'"):
     _ = jdp.epsilon
+
+
+_SHIPPED = ("jdp", "experiments", "docs", "colabs")
+
+
+@pytest.mark.parametrize("folders", [_SHIPPED, (*_SHIPPED, "tests")], ids=["shipped", "all"])
+def test_every_function_is_called_somewhere(folders):
+  """A name that is found where it is defined, and nowhere else, is of code that nothing runs."""
+  root = pathlib.Path(jdp.__file__).parents[1]
+  paths = [path for folder in folders for path in (root / folder).rglob("*.*")]
+  text = "\n\n\n".join(
+    path.read_text() for path in paths if path.suffix in (".py", ".md", ".ipynb")
+  )
+  found = collections.Counter(re.findall(r"\w+", text))
+  # What a decorator registers is called by whoever keeps it. Others call hooks by their names.
+  defined = set(re.findall(r"\n\n *(?:def|class) (\w+)", text))
+  hooks = re.compile(r"test_|pytest_|__|emit$")
+  assert not {name for name in defined if found[name] == 1 and not hooks.match(name)}
 
 
 def test_an_experiment_without_its_extra_says_so_in_one_line():

@@ -16,11 +16,6 @@ EPSILONS = np.array([-1.5, -0.4, -0.009, 0.0, 0.003, 0.1, 0.7, 2.0, 3.9])
 SAMPLED = [(0.01, 1.0), (0.1, 0.6), (0.5, 3.0), (1e-4, 0.8), (0.9, 1.3), (1.0, 2.0)]
 
 
-def _loss(t, q, z):
-  """Of a removal, with noise t in units of its standard deviation."""
-  return np.log1p(q * np.expm1((t - 0.5 / z) / z))
-
-
 def sampled_stick(q, z, epsilon, removed):
   """The exact hockey stick at eps: both probabilities of the half-line where the loss is more."""
   bound = epsilon if removed else -epsilon
