@@ -1,6 +1,7 @@
 """All that is registered runs inside `jax.shard_map`, with its checks on, as it runs outside.
 
-Each device has a key and values of its own, and computes what it would alone, to the bit.
+Each device has a key and values of its own, and computes what it would alone, to the bit. Outside
+of any program, a second call compiles nothing.
 """
 
 import inspect
@@ -21,6 +22,7 @@ from jdp.random import binding, discrete, draws
 from jdp.random.chacha import IMPLS
 from jdp.sampling import Sampler, poisson
 from tests.faults.calls.valid_calls import public_functions, valid_arguments
+from tests.helpers.compilations import compilations
 
 DEVICES = 2
 SAMPLERS = {
@@ -37,6 +39,8 @@ DRAWS = {
   and not name.startswith("_")
   and inspect.signature(function).parameters.keys() & {"key"}
 }
+# Their clients' loop is the registry's.
+RUNS_OF_CLIENTS = ("distributed_integers",)
 DRAW_ARGUMENTS = {
   "hidden": 1.0,
   "log_p": -1.0,
@@ -70,6 +74,14 @@ def assert_each_device_computes_as_alone(function, *args, impl="threefry2x32"):
     jax.tree.map(np.testing.assert_array_equal, of_device, alone(*rows))
 
 
+def assert_compiles_once(function, value):
+  """Each operation of a call outside of a compiled program is compiled at most once."""
+  function(jax.random.key(1), value)
+  with compilations() as compiled:
+    function(jax.random.key(2), value)
+  assert compiled == []
+
+
 def data_of(x):
   """An array, or the data of keys."""
   x = jnp.asarray(x)
@@ -91,22 +103,26 @@ def test_mechanisms(name):
     encode_key, privatize_key = jax.random.split(key)
     return mechanism.encode(encode_key, value), mechanism.privatize(privatize_key, value)
 
-  assert_each_device_computes_as_alone(release, records(jnp.full(mechanism.shape, 0.25)))
+  value = jnp.full(mechanism.shape, 0.25)
+  assert_each_device_computes_as_alone(release, records(value))
+  assert_compiles_once(release, value)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", queries.registered())
 def test_queries(name):
   entry = queries.registered()[name]
+  query = entry.make()
 
   def one_round(key, record):
-    query = entry.make()
     state = query.init(record)
     encode_key, noise_key = jax.random.split(key)
     total = query.preprocess(encode_key, state, record, jnp.float32(1))
     return query.finalize(noise_key, state, total)
 
   assert_each_device_computes_as_alone(one_round, records(entry.victim))
+  if name not in RUNS_OF_CLIENTS:
+    assert_compiles_once(one_round, jax.tree.map(jnp.asarray, entry.victim))
 
 
 @pytest.mark.sweep

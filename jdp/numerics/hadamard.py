@@ -39,6 +39,7 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
   return transform_rows(rows).reshape(shape)
 
 
+@jax.jit  # Outside of a compiled program its loop would be compiled at each call.
 def transform_rows(x: jax.Array) -> jax.Array:
   """H x along the last axis but one: orthonormal combinations of rows.
 

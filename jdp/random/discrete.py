@@ -98,13 +98,22 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
   return _table_draws(key, integer_distributions.skellam(float(variance)), shape)
 
 
-@partial(jax.jit, static_argnames=("shape",))
 def _table_draws(
   key: jax.Array, table: integer_distributions.AliasTable, shape: tuple[int, ...]
 ) -> jax.Array:
   """Draws from a table: each takes a column, a coin for the column, and a sign."""
-  rows, rests = (jnp.asarray(part) for part in table)
-  size, of_rests = np.uint32(len(rows)), np.int32(len(rests) + 1)
+  # As many rests as columns, a power of two: tables of about one size share a compiled program.
+  missing = len(table.rows) - len(table.rests)
+  rests = np.pad(table.rests, ((0, missing), (0, 0)), constant_values=np.iinfo(np.uint32).max)
+  return _padded_draws(key, table.rows, rests, np.int32(len(table.rests)), shape)
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def _padded_draws(
+  key: jax.Array, rows: jax.Array, rests: jax.Array, last: jax.Array, shape: tuple[int, ...]
+) -> jax.Array:
+  """Draws from a table of magnitudes up to `last`, whose rests from there on are padding."""
+  size, of_rests = np.uint32(len(rows)), last + np.int32(1)
 
   def draw(key, count):
     column_key, coin_key = jax.random.split(key)
@@ -124,7 +133,8 @@ def _table_draws(
     def from_rests(drawn):
       # The barrier keeps XLA from doing this before the loop, for all.
       few_here, drawn = jax.lax.optimization_barrier((few, drawn))
-      reached = True  # whether the few words, as one number, are at least the distribution function
+      # Whether the few words, as one number, are at least the distribution function.
+      reached = jnp.arange(len(rests), dtype=np.int32) < last
       for own, bound in zip(few_here[::-1], rests.T[::-1], strict=True):
         reached = (own > bound) | ((own == bound) & reached)
       magnitude = jnp.sum(reached, dtype=np.int32)

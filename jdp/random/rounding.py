@@ -25,6 +25,7 @@ FARTHEST = 31
 """How far from a fraction's floor its rounding may be."""
 
 
+@jax.jit
 def gaussian_rounding(key: jax.Array, numerators: jax.Array) -> jax.Array:
   """Rounds fractions to integers at random, int32 of any shape to int32 of the same.
 

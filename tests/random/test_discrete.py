@@ -86,7 +86,8 @@ def test_a_draw_that_meets_the_rests_looks_further(new_key):
 
   def draw(key, rests):
     """12 magnitudes: columns 0 and 3 are 0, column 1 is 1, column 2 is one from the rests."""
-    return discrete._table_draws(key, integer_distributions.AliasTable(rows, rests), (12,))
+    padded = jnp.pad(rests, ((0, 3), (0, 0)), constant_values=np.uint32(top))
+    return discrete._padded_draws(key, rows, padded, np.int32(1), (12,))
 
   with jax.debug_key_reuse(False):
     tables, expected = [], []

@@ -8,6 +8,7 @@ uniformly random subset. It is exact, and found by selection instead of sorting.
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -82,7 +83,7 @@ def count_sampler(cube: Cube) -> Callable[[jax.Array], tuple[jax.Array, jax.Arra
   return anywhere_or_top(
     cube.log_q,
     cube.logit_p,
-    lambda key: top(*random.bits(key, (2,))),
+    jax.jit(lambda key: top(*random.bits(key, (2,)))),
   )
 
 
@@ -92,6 +93,7 @@ def random_vertex(key: jax.Array, dim: int) -> jax.Array:
   return ((words[:, None] >> lax.iota(np.uint32, 32)[None]) & np.uint32(1)).reshape(-1)[:dim] == 1
 
 
+@partial(jax.jit, static_argnames="size")
 def random_subset(key: jax.Array, size: int, count: jax.Array) -> jax.Array:
   """A uniformly random subset of `count` of `size` things, as bool [size].
 

@@ -51,6 +51,7 @@ def candidates(key: jax.Array, dim: int, count: int, gamma: float) -> Candidates
     bits = random.bits(key_of(1, seed), (dim + 1,))
     return 1 - 2 * (bits[1:] >> np.uint32(31)).astype(jnp.float32), bits[0] % np.uint32(dim)
 
+  @jax.jit
   def labels(seed, u):
     signs, shift = turn(seed)
     own = signs * jnp.roll(u, -shift.astype(jnp.int32))  # <Q u_i, u> = <u_i, Q^T u>
@@ -64,6 +65,7 @@ def candidates(key: jax.Array, dim: int, count: int, gamma: float) -> Candidates
 
     return lax.map(block, jnp.arange(0, count, rows, dtype=np.uint32)).reshape(-1)
 
+  @jax.jit
   def candidate(seed, index):
     signs, shift = turn(seed)
     return jnp.roll(signs * unit(normals(index)), shift.astype(jnp.int32))

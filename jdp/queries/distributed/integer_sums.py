@@ -18,6 +18,7 @@ privacy.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -321,6 +322,7 @@ def rounded_norm(norm: float, dim: int) -> float:
   return min(norm + math.sqrt(dim), math.sqrt(by_variance))
 
 
+@partial(jax.jit, static_argnames="max_norm")
 def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
   """Rounds x [d], float32 with |x| <= max_norm, to integers of an L2 norm of at most max_norm.
 
