@@ -502,7 +502,7 @@ def test_the_command_line(finished, tmp_path):
   assert shown.returncode == 0
   for name in (
     "--preset=NAME",
-    "cifar10_public, cifar10_short",
+    "cifar10_1, cifar10_public",
     "--workdir=FOLDER",
     "--resume",
     "--epsilon_directions=2.0,8.0,32.0,128.0",
