@@ -39,8 +39,6 @@ DRAWS = {
   and not name.startswith("_")
   and inspect.signature(function).parameters.keys() & {"key"}
 }
-# Their clients' loop is the registry's.
-RUNS_OF_CLIENTS = ("distributed_integers",)
 DRAW_ARGUMENTS = {
   "hidden": 1.0,
   "log_p": -1.0,
@@ -121,8 +119,7 @@ def test_queries(name):
     return query.finalize(noise_key, state, total)
 
   assert_each_device_computes_as_alone(one_round, records(entry.victim))
-  if name not in RUNS_OF_CLIENTS:
-    assert_compiles_once(one_round, jax.tree.map(jnp.asarray, entry.victim))
+  assert_compiles_once(one_round, jax.tree.map(jnp.asarray, entry.victim))
 
 
 @pytest.mark.sweep

@@ -112,7 +112,7 @@ def _table_draws(
 def _padded_draws(
   key: jax.Array, rows: jax.Array, rests: jax.Array, last: jax.Array, shape: tuple[int, ...]
 ) -> jax.Array:
-  """Draws from a table of magnitudes up to `last`, whose rests from there on are padding."""
+  """Draws from a table of magnitudes up to `last`: its rests from there on are padding."""
   size, of_rests = np.uint32(len(rows)), last + np.int32(1)
 
   def draw(key, count):
@@ -133,11 +133,10 @@ def _padded_draws(
     def from_rests(drawn):
       # The barrier keeps XLA from doing this before the loop, for all.
       few_here, drawn = jax.lax.optimization_barrier((few, drawn))
-      # Whether the few words, as one number, are at least the distribution function.
-      reached = jnp.arange(len(rests), dtype=np.int32) < last
+      reached = True  # whether the few words, as one number, are at least the distribution function
       for own, bound in zip(few_here[::-1], rests.T[::-1], strict=True):
         reached = (own > bound) | ((own == bound) & reached)
-      magnitude = jnp.sum(reached, dtype=np.int32)
+      magnitude = jnp.minimum(jnp.sum(reached, dtype=np.int32), last)
       return jnp.where(abs(drawn) == of_rests, jnp.sign(drawn) * magnitude, drawn)
 
     # A loop and no branch: under vmap it stays one that nearly never runs.

@@ -11,6 +11,7 @@ event states what there is.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -156,6 +157,7 @@ def distributed_integers(
   return IntegerSum(num_calibrations, first_state, encode, noise, event, finalize)
 
 
+@partial(jax.jit, static_argnames=("unit", "dim", "most"))
 def _units_of_noise(
   key: jax.Array, unit: float, number: jax.Array, dim: int, *, most: int
 ) -> jax.Array:

@@ -153,6 +153,7 @@ def excess(max_dropout: float) -> NoiseScheme:
     return jnp.floor(_at_least_one(n) * jnp.float32(max_dropout)).astype(jnp.int32)
 
   # Component k of a share has the key fold_in(key, k). So it can be drawn again when it is named.
+  @jax.jit
   def components(key, like, n, first, last):
     """The sum of one client's components first, ..., last."""
 
