@@ -1,4 +1,4 @@
-"""What an import costs: it starts no device, and `import jdp` loads nothing heavy or unused."""
+"""What an import costs: it starts no device and loads nothing heavy, and all code is used."""
 
 import collections
 import pathlib
