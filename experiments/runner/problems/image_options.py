@@ -4,7 +4,7 @@ import dataclasses
 from functools import partial
 
 from experiments.runner.options import option
-from experiments.runner.problems import own_model
+from experiments.runner.problems import held_out, own_model
 from jdp import _validate
 
 FOLDERS = ("mnist", "cifar10", "adult")
@@ -29,8 +29,7 @@ class HeldOutOptions:
 
   validation_share: float | None = option(
     None,
-    "Choose settings: evaluate on this share of the training examples (of the writers, if users "
-    "are these), which nobody trains on, in place of the test examples. No guarantee covers them.",
+    held_out.HELP,
     check=partial(_validate.in_range, 1e-3, 0.9),
     when={"dataset": DATASETS},
   )

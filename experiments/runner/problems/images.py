@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.runner.options import needed
 from experiments.runner.problems import own_model, own_source
+from experiments.runner.problems.held_out import held_out
 from experiments.runner.problems.image_options import ClassificationOptions
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
@@ -19,9 +20,7 @@ from jdp import data, models
 from jdp.data.datasets import Dataset
 from jdp.guarantees import Unit
 from jdp.queries.base import PyTree
-from jdp.sampling import groups_by_identity
 
-_COIN_SIDES = 2**30
 _PUBLIC_RATE = 0.1
 
 
@@ -66,7 +65,7 @@ def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False
     )
   if options.validation_share is None:
     return dataset
-  return held_out(dataset, options.validation_share, data_seed, by_user=by_user)
+  return without_test(dataset, options.validation_share, data_seed, by_user=by_user)
 
 
 def data_name(options: LabelledData) -> str:
@@ -76,26 +75,20 @@ def data_name(options: LabelledData) -> str:
   return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
-def held_out(dataset: Dataset, share: float, seed: int, *, by_user: bool) -> Dataset:
+def without_test(dataset: Dataset, share: float, seed: int, *, by_user: bool) -> Dataset:
   """The training examples alone, about a share of which take the test's place.
 
-  Each user is held out by a coin of its own, on which nobody else's depends. So is each example, if
-  users are not asked for: it is known by its place among the training examples.
+  Users are held out, if they are asked for, and examples otherwise: each is known by its place
+  among the training examples.
 
-  >>> chosen = held_out(data.digits(), 0.25, 0, by_user=False)
+  >>> chosen = without_test(data.digits(), 0.25, 0, by_user=False)
   >>> len(data.digits().train.labels), len(chosen.train.labels), len(chosen.test.labels)
   (1437, 1075, 362)
   """
   train, groups = dataset.train, dataset.train_groups
   units = groups if by_user and groups is not None else np.arange(len(train.labels))
   names, places = np.unique(units, return_inverse=True)
-  coins = groups_by_identity((f"held out/{seed}/{name}" for name in names), _COIN_SIDES)
-  chosen = coins < share * _COIN_SIDES
-  if chosen.all() or not chosen.any():
-    raise ValueError(
-      f"Expected --validation_share to hold out some of {len(names)} and to leave some, got "
-      f"{share:g}, which holds out {chosen.sum()}."
-    )
+  chosen = held_out(names.tolist(), share, seed)
   out = chosen[places]
   kept, held = (jax.tree.map(lambda x, part=part: x[part], train) for part in (~out, out))
   return dataset._replace(

@@ -5,7 +5,7 @@ from functools import partial
 
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.options import option
-from experiments.runner.problems import own_model, own_source
+from experiments.runner.problems import held_out, own_model, own_source
 from experiments.runner.problems.image_options import (
   DATASETS,
   EXAMPLES_HELP,
@@ -66,6 +66,12 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
     None,
     "The folder with the data's files.",
     when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")},
+  )
+  validation_share: float | None = option(
+    None,
+    held_out.HELP,
+    check=partial(_validate.in_range, 1e-3, 0.9),
+    when={"dataset": (*DATASETS, *TEXT)},
   )
   partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS, when=_IMAGES)
   examples_per_user: int | None = option(

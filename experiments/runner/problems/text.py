@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.runner.options import needed
+from experiments.runner.problems.held_out import held_out
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.private_words import private_words
@@ -254,7 +255,8 @@ def read(dataset: str, data_dir: str | None) -> list[UserText]:
 def divide(users: Sequence[UserText], options: LearningOptions) -> Split:
   """The users in a random order, cut into shares.
 
-  No user is public if the public text is not that of the users.
+  No user is public if the public text is not that of the users. With `--validation_share` some of
+  the private users take the test's place, by `held_out`.
 
   Raises:
     ValueError: if a share that is needed is empty.
@@ -269,7 +271,16 @@ def divide(users: Sequence[UserText], options: LearningOptions) -> Split:
       f"Expected users for the test and for --public_text={options.public_text}, got "
       f"{len(split.test)} and {len(split.public)}; raise --test_share or --public_share."
     )
-  return split
+  if options.validation_share is None:
+    return split
+  chosen = held_out(
+    [user.user for user in split.private], options.validation_share, options.data_seed
+  )
+  kept, held = (
+    [user for user, out in zip(split.private, chosen, strict=True) if out == part]
+    for part in (False, True)
+  )
+  return Split(split.public, held, kept)
 
 
 def _facts(
@@ -295,11 +306,12 @@ def _facts(
   size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
   kind = {"lstm": "LSTM", "transformer": "transformer"}[needed(options.language_model)]
   one_user = _protects(options).get(Unit.USER)
+  tested = "test" if options.validation_share is None else "tested on held-out users"
   return {
     **({"one user": one_user} if one_user else {}),
     "data": f"{options.dataset}: {len(clients.counts):,} users of "
     f"{length}{options.tokens_per_user:,} tokens; "
-    f"test: {counted.size:,} tokens of {num_tested:,} others",
+    f"{tested}: {counted.size:,} tokens of {num_tested:,} others",
     "vocabulary": f"{len(vocabulary.words):,} words, {chosen} {source}, public; "
     f"{percent(float(jnp.mean(counted == UNK)))} of the test's tokens are not among them",
     "model": f"{kind} with tied embeddings, {size:,} parameters{start}",

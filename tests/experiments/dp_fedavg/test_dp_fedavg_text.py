@@ -61,6 +61,17 @@ def test_shares_of_users_are_disjoint_and_leave_nobody_out(folder):
     text.divide(users, options(folder, public_share=0.0))
 
 
+def test_settings_are_chosen_by_users_who_are_neither_tested_nor_clients(folder):
+  users = [UserText(str(i), ("a",)) for i in range(200)]
+  split = text.divide(users, options(folder))
+  chosen = text.divide(users, options(folder, validation_share=0.3))
+  assert chosen.public == split.public
+  assert sorted(chosen.test + chosen.private) == sorted(split.private)
+  assert not set(chosen.test) & set(chosen.private)
+  # Of 160 coins of 0.3, 20 to 80 fall so but for once in 100,000 keys.
+  assert 20 <= len(chosen.test) <= 80
+
+
 def test_the_test_is_of_every_user_alike(folder):
   users = [UserText(word, (" ".join([word] * 50),)) for word in WORDS]
   cut = partial(data.sequences, Vocabulary(WORDS), unroll=5)

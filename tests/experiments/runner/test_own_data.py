@@ -249,7 +249,7 @@ def test_who_is_held_out_depends_on_nobody_else(by_user):
   fewer = whole._replace(
     train=jax.tree.map(lambda x: x[groups < 399], whole.train), train_groups=groups[groups < 399]
   )
-  parts = [images.held_out(each, 0.25, 7, by_user=by_user) for each in (whole, fewer)]
+  parts = [images.without_test(each, 0.25, 7, by_user=by_user) for each in (whole, fewer)]
   trained, held = (
     [set(getattr(part, name).inputs[:, 0].tolist()) for part in parts] for name in ("train", "test")
   )
