@@ -149,10 +149,10 @@ def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
 def maximum(total: jax.Array | Compensated, least: float) -> Compensated:
   """The larger of a sum and a number."""
   value = np.float32(least)
-  pair = Compensated(jnp.asarray(value), jnp.float32(least - float(value)))
-  least_pair = vary_like(pair, total)
+  # Vectors, as JAX before 0.8 narrows a scalar that is a constant.
+  pair = Compensated(jnp.full(1, value), jnp.full(1, np.float32(least - float(value))))
   with float64(True):
-    return _as_pair(lax.max(as_float64(total), as_float64(least_pair)))
+    return _as_pair(lax.max(as_float64(total), as_float64(vary_like(pair, total)).reshape(())))
 
 
 def product(left: jax.Array, right: jax.Array) -> Compensated:
