@@ -98,7 +98,8 @@ class Turns(NamedTuple):
       sampler have not. Events of two types are of two samplers.
     most: counted events of the sampler, in the order in which they first happened -> the most of
       these rounds that a record can be in. Where its events disagree, the largest counts.
-    of_epochs: whether they are rounds of epochs. Those whose pairs differ, and are not ordered
+    of_epochs: whether they are rounds of epochs. Their events have `starts_epoch`, by which slices
+      of a ledger mark the start of one. Those whose pairs differ, and are not ordered
       (`Family.severity`), are refused. Else all of them count.
     by_coins: the probability of its own fresh coins by which a record takes part until it has had
       its turns (or a bound on it), if it does. Its rounds may then be charged as those of their

@@ -27,6 +27,7 @@ from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families.base import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
+from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation
 
@@ -68,6 +69,7 @@ def compose_rounds(
     if composed:
       together[composed][event] = count
     if turns := sampling_analysis(event.sampling).turns(event.sampling):
+      _check_starts(event.sampling, turns)
       of_fields, stream = in_turns.setdefault(turns_key(event), ({}, {}))
       of_fields.setdefault(shared_fields(event.sampling), turns)
       stream[event] = count
@@ -118,6 +120,14 @@ def stands_alone(event: Round) -> bool:
   """Whether a round costs the same whatever other rounds there are."""
   alone = sampling_analysis(event.sampling).turns(event.sampling) is None
   return alone and composed_by(event.query) is None
+
+
+def _check_starts(sampling: SamplingEvent, turns: Turns) -> None:
+  if turns.of_epochs and not hasattr(sampling, "starts_epoch"):
+    raise ValueError(
+      f"Expected {type(sampling).__name__}, whose turns are of epochs, to have the field "
+      "starts_epoch, got none; slices of ledgers mark the start of an epoch by it: add it."
+    )
 
 
 def _dearest_turns(*several: Turns) -> Turns:

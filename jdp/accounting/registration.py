@@ -7,6 +7,7 @@ its place (`known_entries`).
 """
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -28,6 +29,8 @@ _QUERIES: dict[type, QueryAnalysis] = {}
 _SAMPLINGS: dict[type, SamplingAnalysis] = {}
 _RULES: dict[type, Callable[[Any], Any]] = {}
 _UNKNOWN = QueryAnalysis()
+_READ_BY_LEDGERS = {"starts_epoch": math.nan, "position": math.nan, "max_participations": None}
+"""Fields by which ledgers are added and sliced, and what a missing one counts as: nan as none."""
 
 
 @checked
@@ -40,7 +43,9 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
   Args:
     event_type: made by `jdp.events.register`, or `register_sampling`.
     rule: event -> the event that it costs as much as, of a query or a sampling as it is. That one's
-      type has an analysis, or a rule. Ask nothing else in it, and change nothing.
+      type has an analysis, or a rule. Ask nothing else in it, and change nothing. Where that one
+      has `starts_epoch`, `position` or `max_participations`, so has the event, and equal ones:
+      ledgers are added and sliced by what their own events say.
 
   Raises:
     ValueError: if the type was not registered, or has an analysis or a rule.
@@ -254,8 +259,21 @@ def _applied(event: Any) -> Any:
         f"Expected the rule of {kind.__name__} to give an event of the same sort that is "
         f"accounted for, got {type(found).__name__}; mend what charge_as was called with."
       )
+    if types is samplings:
+      _check_fields_of_ledgers(event, found)
     event = found
   return event
+
+
+def _check_fields_of_ledgers(event: Any, known: Any) -> None:
+  for name, missing in _READ_BY_LEDGERS.items():
+    if hasattr(known, name) and getattr(known, name) != getattr(event, name, missing):
+      kinds = type(event).__name__, type(known).__name__
+      raise ValueError(
+        f"Expected {kinds[0]} to have the field {name} of the {kinds[1]} that it is charged as, "
+        f"got {getattr(event, name, 'none')} for {getattr(known, name)}; sums and slices of "
+        "ledgers read it: add it, or mend what charge_as was called with."
+      )
 
 
 def _query_types() -> tuple[type, ...]:

@@ -13,16 +13,13 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import (
-  BallsInBins,
   CorrelatedGaussianSum,
   CyclicPoissonSampling,
   GaussianSum,
   LocalRelease,
   MinSeparationSampling,
   PoissonSampling,
-  RandomAllocation,
   Round,
-  ShuffledBatches,
 )
 from jdp.events.base import MARKS, NO_NUMBER
 from jdp.events.rounds import Event
@@ -209,8 +206,8 @@ class Ledger:
     `Round`. The first one also has what comes before it. In a ledger without any `Round`, every
     event is a round.
 
-    A slice may begin within an epoch of `ShuffledBatches`, `BallsInBins` or `RandomAllocation`. Its
-    first round of that sampling is then marked as the start of the epoch. The record of a neighbour
+    A slice may begin within an epoch of a sampling that has `starts_epoch`. Its first round of that
+    sampling is then marked as the start of the epoch. The record of a neighbour
     may be in it, and the accountant counts epochs by their starts. Two samplers with equal
     parameters in one ledger cannot be told apart. Slice their ledgers before adding them.
 
@@ -455,7 +452,7 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
   for event, count in entries:
     sampling = getattr(event, "sampling", None)
     of_run = _is_correlated(getattr(event, "query", None))
-    if not of_run and isinstance(sampling, ShuffledBatches | BallsInBins | RandomAllocation):
+    if not of_run and hasattr(sampling, "starts_epoch"):  # a registered one, too
       starting = dataclasses.replace(sampling, starts_epoch=True)
       if starting not in seen:
         seen.add(starting)

@@ -58,7 +58,7 @@ def said(function, *args, **kwargs):
   try:
     return function(*args, **kwargs)
   except ValueError as error:
-    return str(error).replace("Like", "")
+    return str(error).replace("Like", "").replace("Other", "")
 
 
 def exported(ledger, **scope):
@@ -76,6 +76,9 @@ QUICK = {
   "odometer": lambda run, **scope: accounting.odometer(run, 1e-5, **scope),
   "export": exported,
   "reason": lambda run, **scope: accounting.why_unbounded(run, 1e-5, **scope),
+  "slices": lambda run, **scope: accounting.epsilon(
+    run.rounds(1, 3) + run.rounds(1, 3), 1e-5, **scope
+  ),
 }
 THOROUGH = {
   "pld": lambda run, **scope: accounting.epsilon(run, 1e-5, accountant="pld", **scope),
@@ -86,10 +89,21 @@ THOROUGH = {
 }
 
 
+def run_of(sampling, query, relation, observer):
+  """Three rounds. Of a sampling by epochs, the first alone starts one."""
+  later = sampling
+  if hasattr(sampling, "starts_epoch"):
+    later = dataclasses.replace(sampling, starts_epoch=False)
+  return Ledger().extend(
+    (Round(drawn, query, relation, observer=observer), count)
+    for drawn, count in ((sampling, 1), (later, 2))
+  )
+
+
 def assert_equal_statements(copies, sampling, query, statements):
   for relation, observer in itertools.product(Relation, ("model", "server")):
     known, *others = (
-      Ledger().append(Round(drawn, released, relation, observer=observer), count=3)
+      run_of(drawn, released, relation, observer)
       for drawn, released in (
         (sampling, query),
         *((renamed(sampling, copies, how), renamed(query, copies, how)) for how in HOW),
@@ -233,6 +247,45 @@ def test_what_cannot_work_is_refused():
   accounting.charge_as(Third, lambda event: PoissonSampling(0.1))
   with pytest.raises(ValueError, match=r"rule of Third to give an event .* got PoissonSampling"):
     accounting.epsilon(Ledger().append(Round(PoissonSampling(0.5), Third())), 1e-5)
+
+
+@pytest.mark.parametrize(
+  ("given", "missing", "known"),
+  [
+    ({"first": True}, "starts_epoch", lambda event: events.ShuffledBatches(4, event.first)),
+    ({"first": True}, "position", lambda event: events.MinSeparationSampling(4, 2, 100)),
+    ({"first": True}, "position", lambda event: events.CyclicPoissonSampling(4, 0.5, 100)),
+    (
+      {"position": 7},
+      "max_participations",
+      lambda event: events.MinSeparationSampling(4, 2, 100, event.position),
+    ),
+  ],
+)
+def test_what_sums_and_slices_read_is_in_the_event_itself(given, missing, known):
+  """Else the second half of a run, twice, would cost what one epoch does."""
+  body = {"__annotations__": dict.fromkeys(given, object), "__doc__": "A copy."}
+  renamed = events.register_sampling(type("Renamed", (EventBase,), body))
+  accounting.charge_as(renamed, known)
+  run = Ledger().append(Round(renamed(**given), GaussianSum(1.0, 2.0), "zero_out"))
+  with pytest.raises(ValueError, match=f"Renamed to have the field {missing} of the "):
+    accounting.epsilon(run, 1e-5)
+
+
+def test_turns_of_epochs_need_the_field_that_starts_one():
+  @events.register_sampling
+  class Epochs(EventBase):
+    first: bool
+
+  def turns(event):
+    return accounting.Turns("of one run", lambda rounds: 1, of_epochs=True)
+
+  accounting.register_sampling(Epochs, accounting.SamplingAnalysis(turns=turns))
+  run = Ledger().append(Round(Epochs(True), GaussianSum(1.0, 2.0), "zero_out"))
+  with pytest.raises(
+    ValueError, match="Epochs, whose turns are of epochs, to have the field start"
+  ):
+    accounting.epsilon(run, 1e-5)
 
 
 def test_a_sampling_with_mathematics_of_its_own():
