@@ -12,9 +12,9 @@ from jdp.data.clients import examples
 from jdp.data.datasets import Dataset, digits, mnist
 from jdp.data.files import first_file, read_arrays
 
-_FOLDERS = {"mnist": mnist, "cifar10": cifar10, "adult": adult}
+FOLDERS = {"mnist": mnist, "cifar10": cifar10, "adult": adult}
 _PARTS = ("inputs", "labels", "test_inputs", "test_labels")
-NAMES = ("digits", *_FOLDERS, "arrays")
+NAMES = ("digits", *FOLDERS, "arrays")
 
 
 @checked
@@ -64,7 +64,7 @@ def load(
     raise ValueError(
       f"Expected data_dir for {name}, got none; name the folder with the data's files."
     )
-  return _FOLDERS[name](data_dir)
+  return FOLDERS[name](data_dir)
 
 
 @checked

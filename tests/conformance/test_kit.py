@@ -193,6 +193,22 @@ def test_rates_are_told_apart(rate, seen):
   assert ("record in a round" in found) == seen
 
 
+@pytest.mark.parametrize(("neighbours", "seen"), [(False, False), (True, True)])
+def test_allocations_that_are_no_uniform_subsets_are_seen(neighbours, seen):
+  """Two of five rounds; neighbours are in both ends of an epoch with probability 1/5, not 1/10."""
+
+  def draw(seed, rounds):
+    rng, epochs = np.random.default_rng(seed), np.zeros((rounds // 5, 5, 8), bool)
+    for epoch, record in np.ndindex(len(epochs), 8):
+      start = rng.integers(5)
+      chosen = [start, (start + 1) % 5] if neighbours else rng.choice(5, 2, replace=False)
+      epochs[epoch, chosen, record] = True
+    return epochs.reshape(-1, 8)
+
+  found = failed(Sampling("allocation", draw, events.RandomAllocation(5, 2, True)))
+  assert set(found) == ({"record in both ends of an epoch"} if seen else set())
+
+
 def test_checks_refuse_what_they_cannot_read():
   """Called by themselves; in a run of the kit each of these is a failed row."""
   with pytest.raises(ValueError, match=r"a sampling event of jdp\.events"):

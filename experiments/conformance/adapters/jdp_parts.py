@@ -200,10 +200,12 @@ def _saved_and_loaded(state: State) -> State:
 def _samplings() -> Iterator[Part]:
   for name, sampler in {
     "poisson": samplers.poisson(_POPULATION, 0.3),
+    "truncated_poisson": samplers.truncated_poisson(_POPULATION, 0.3, 6),
     "fixed_size": samplers.fixed_size(_POPULATION, 5),
     "shuffled": samplers.shuffled(_POPULATION, 3),
     "shuffled, partial batches dropped": samplers.shuffled(_POPULATION, 5),
     "balls_in_bins": samplers.balls_in_bins(_POPULATION, 4, capacity=_POPULATION),
+    "random_allocation": samplers.random_allocation(_POPULATION, 5, 2, capacity=_POPULATION),
     "min_separation": samplers.min_separation(_POPULATION, 4, 3),
     "cyclic_poisson": samplers.cyclic_poisson(_POPULATION, 3, 0.5),
   }.items():

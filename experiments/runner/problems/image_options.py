@@ -6,9 +6,10 @@ from functools import partial
 from experiments.runner.options import option
 from experiments.runner.problems import held_out, own_model
 from jdp import _validate
+from jdp.data import named_datasets
 
-FOLDERS = ("mnist", "cifar10", "adult")
-DATASETS = ("digits", *FOLDERS, "arrays")
+FOLDERS = tuple(named_datasets.FOLDERS)
+DATASETS = named_datasets.NAMES
 PARTITIONS = ("iid", "label", "dirichlet", "writer")
 PARTITION_HELP = (
   "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "

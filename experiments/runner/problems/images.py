@@ -279,7 +279,8 @@ def _partition(
   if dataset.train_groups is None:
     raise ValueError(
       f"Expected data with writers for --partition=writer, got {options.dataset} without; "
-      "put mnist_writer_ids.npz beside MNIST's files, or choose --partition=iid."
+      "MNIST has them with mnist_writer_ids.npz beside its files, and arrays with users; or choose "
+      "--partition=iid."
     )
   users = data.partition_by_group(dataset.train_groups, num_examples=len(dataset.train.labels))
   return [user[:size] for user in users]

@@ -23,6 +23,7 @@ from jdp.events import (
   FixedSizeSampling,
   MinSeparationSampling,
   PoissonSampling,
+  RandomAllocation,
   ShuffledBatches,
   TruncatedPoissonSampling,
 )
@@ -167,7 +168,8 @@ def _compared(part: Sampling, count: Count, error: float) -> Finding:
 @functools.singledispatch
 def _counts(law: Any, members: np.ndarray) -> Iterator[Count]:
   raise ValueError(
-    f"Expected a law that is a sampling event of jdp.events, got {type(law).__name__}."
+    "Expected a law whose counts are known, a sampling event of jdp.events itself, got "
+    f"{type(law).__name__}; name the event that it is charged as."
   )
 
 
@@ -197,11 +199,15 @@ def _of_fixed_size(law: FixedSizeSampling, members: np.ndarray) -> Iterator[Coun
 
 
 @_counts.register
-def _of_balls(law: BallsInBins, members: np.ndarray) -> Iterator[Count]:
-  epochs = _epochs(members, law.num_batches)
-  yield _always("epochs with each record once", epochs.sum(axis=1) == 1)
-  yield from _of_single_rounds(epochs[:, 0], 1 / law.num_batches, 1 / law.num_batches**2)
-  yield _sizes(epochs[:, 0], 1 / law.num_batches, members.shape[1])
+def _of_allocation(law: BallsInBins | RandomAllocation, members: np.ndarray) -> Iterator[Count]:
+  b, k = law.num_batches, getattr(law, "participations", 1)
+  epochs = _epochs(members, b)
+  yield _always(f"epochs with each record {k} times", epochs.sum(axis=1) == k)
+  yield from _of_single_rounds(epochs[:, 0], k / b, (k / b) ** 2)
+  yield _sizes(epochs[:, 0], k / b, members.shape[1])
+  if b > 1:
+    both = (epochs[:, 0] & epochs[:, -1]).sum(axis=0)
+    yield Count("record {} in both ends of an epoch", both, len(epochs), k * (k - 1) / (b * b - b))
 
 
 @_counts.register

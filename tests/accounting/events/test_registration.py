@@ -151,9 +151,9 @@ def test_turns_of_which_none_dominates_are_all_charged(query, accountant):
     for kind in (once, PoissonSampling)
   )
   assert found == known
-  epochs = turns_of("Epochs", lambda event: 1, of_epochs=True)
+  epochs = turns_of("Epochs", lambda event: 1, ("rate", "starts_epoch"), of_epochs=True)
   with pytest.raises(ValueError, match="rounds of an epoch to have equal parameters"):
-    epsilon((epochs(1e-3), query(1.0, 1.0), 1), (epochs(0.9), query(1.0, 1.1), 1))
+    epsilon((epochs(1e-3, 1.0), query(1.0, 1.0), 1), (epochs(0.9, 0.0), query(1.0, 1.1), 1))
 
 
 @pytest.mark.parametrize("cheaper", [(0.1, 2.0), (0.01, 1.0), (0.01, 2.0)])

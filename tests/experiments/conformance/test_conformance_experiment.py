@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import pathlib
+import typing
 
 import absl.logging
 import pytest
@@ -16,6 +17,7 @@ from jdp import conformance
 from jdp.conformance import Aggregate, Clip, MatrixStrategy, Noise, Release, Sampling
 from jdp.conformance.protocol import Plan
 from jdp.conformance.suite import check_part
+from jdp.events.sampling import SamplingEvent
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import registry as queries
 
@@ -60,6 +62,8 @@ def test_everything_registered_is_audited():
   audited = {part.call for part in parts}
   assert {f"mechanism {name}" for name in mechanisms.registered()} <= audited
   assert {f"query {name}" for name in queries.registered()} - audited == {"query no_privacy"}
+  laws = {type(part.law) for part in jdp_parts._samplings()}
+  assert laws == set(typing.get_args(SamplingEvent))
   (relation,) = jdp_parts._mechanism("laplace")
   assert relation == "replace one"
 

@@ -498,7 +498,7 @@ def test_a_network_learns_and_nothing_is_known_of_its_later_updates(tmp_path):
       {"task": "variance", "dataset": "mnist"},
       "Expected --dataset only with --task=training or spam",
     ),
-    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or cifar10 or adult or"),
+    ({"data_dir": "x"}, "Expected --data_dir only with --dataset=mnist or "),
     ({"dataset": "phishing"}, "Expected --data_dir for phishing"),
     ({"rounds_per_pass": 144}, "Expected --rounds_per_pass of at most 143 users, got 144"),
     ({"epsilons": (-1.0,)}, "Expected --epsilons"),
