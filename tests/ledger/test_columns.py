@@ -2,16 +2,50 @@
 
 import copy
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from jdp.events import EventBase, GaussianSum, PoissonSampling, Round
 from jdp.events.base import EVENT_TYPES
-from jdp.ledger.json_form import from_forms, from_json, to_forms, to_json
+from jdp.ledger.json_form import _SEPARATELY_CHECKED, from_forms, from_json, to_forms, to_json
 from tests.helpers.example_events import EVENTS
 
 BAD = [-1, -0.5, 0, 0.0, 0.5, 1e308, float("inf"), float("nan"), None, True]
+
+KINDS = _SEPARATELY_CHECKED | set(EVENT_TYPES.values())
+NUMBERS = {
+  int: [*range(16), 100, 10**6, 2**31 - 1],
+  float: [
+    0.0,
+    1e-12,
+    0.1,
+    0.3,
+    0.5,
+    0.7,
+    0.9,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    5.0,
+    50.0,
+    1e9,
+    float("inf"),
+  ],
+}
+
+
+def held_by(value, kind):
+  """The events of a type in events that hold others."""
+  if isinstance(value, list | tuple):
+    return [event for inner in value for event in held_by(inner, kind)]
+  if not dataclasses.is_dataclass(value):
+    return []
+  inner = [getattr(value, field.name) for field in dataclasses.fields(value)]
+  return [*([value] if type(value) is kind else []), *held_by(inner, kind)]
 
 
 def numbers_in(data, path=()):
@@ -55,6 +89,27 @@ def test_a_column_is_checked_as_its_events_are(event):
       alone = [made(lambda p=path, v=one: (from_json(put(data, p, v)),)) for one in values]
       expected = "refused" if "refused" in alone else f"[{', '.join(alone)}]"
       assert column == expected, (path, other)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS, key=lambda kind: kind.__name__))
+def test_no_two_fields_are_checked_together_unless_all_rows_are_made(kind):
+  """What a constructor accepts in each of two fields alone, it accepts in both, and else not."""
+
+  def accepts(values):
+    return made(lambda: kind(**values)) != "refused"
+
+  together = False
+  for event in held_by(EVENTS, kind):
+    values = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    numbers = [name for name, value in values.items() if type(value) in (int, float)]
+    taken = {
+      name: [x for x in NUMBERS[type(values[name])] if accepts({**values, name: x})]
+      for name in numbers
+    }
+    for a, b in itertools.combinations(numbers, 2):
+      pairs = itertools.product(taken[a], taken[b])
+      together = together or not all(accepts({**values, a: x, b: y}) for x, y in pairs)
+  assert together == (kind not in _SEPARATELY_CHECKED)
 
 
 def test_columns_and_rows_are_inverse():
