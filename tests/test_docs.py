@@ -108,7 +108,7 @@ def test_tests_that_pages_name_exist():
   for one in named:
     path, _, function = one.partition("::")
     assert (REPOSITORY / path).exists(), one
-    assert f"def {function}" in (REPOSITORY / path).read_text(), one
+    assert not function or f"def {function}" in (REPOSITORY / path).read_text(), one
 
 
 def test_statements_that_docstrings_name_exist():

@@ -63,6 +63,7 @@ from jdp.federated.engine.sharded import is_declared, one_client
 from jdp.guarantees import Relation, Unit
 from jdp.numerics import vectors
 from jdp.queries import SumQuery
+from jdp.queries.base import unbounded
 from jdp.sampling import Sampler
 
 PyTree = Any
@@ -118,8 +119,8 @@ def federated_averaging(
     chunk_size: see `cohort_sum`. None: by the same rule.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm"), the
-      share of them that are clipped ("clipped"), and the cohort's size. All break the guarantee if
-      shown.
+      share of them that are clipped ("clipped", unless S follows the updates), and the cohort's
+      size. All break the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -197,8 +198,13 @@ def federated_averaging(
 
 
 def _diagnostics(query: SumQuery, query_state: PyTree, update: PyTree) -> dict[str, jax.Array]:
-  """An update's norm, and whether it is clipped or was projected: a longer one would be clipped."""
+  """An update's norm, and whether it is clipped or was projected: a longer one would be clipped.
+
+  A query that says nothing of its bound, as an adaptive one does not, has the norm alone.
+  """
   norm = vectors.l2_norm(update)
+  if query.clip is unbounded:
+    return {"update_norm": norm}
   longer = query.clip(query_state, jax.tree.map(lambda x: 1.001 * x, update))
   return {"update_norm": norm, "clipped": jnp.float32(vectors.l2_norm(longer) < 1.0005 * norm)}
 

@@ -409,6 +409,18 @@ def test_diagnostics_are_the_mean_norm_and_the_size():
   assert float(diagnostics["clipped"]) == pytest.approx(clipped.mean())
 
 
+@pytest.mark.parametrize(
+  "query", [adaptive_average(2.0, 8.0, count_stddev=2.0), true_average()], ids=["adaptive", "true"]
+)
+def test_a_bound_that_is_not_known_beforehand_clips_no_share(query):
+  """A share of 0 would be told as advice to clip more."""
+  made = algorithm(query, diagnose=True)
+  *_, diagnostics = jax.eval_shape(
+    made.round, jax.random.key(0), jax.random.key(1), made.init(PARAMS), CLIENTS
+  )
+  assert set(diagnostics) == {"update_norm", "cohort_size"}
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS.values(), ids=ESTIMATORS)
 @pytest.mark.parametrize(
   ("kwargs", "name"),
