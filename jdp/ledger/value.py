@@ -450,7 +450,7 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
   """
   seen = set()
   for event, count in entries:
-    sampling = getattr(event, "sampling", None)
+    sampling: typing.Any = getattr(event, "sampling", None)
     of_run = _is_correlated(getattr(event, "query", None))
     if not of_run and hasattr(sampling, "starts_epoch"):  # a registered one, too
       starting = dataclasses.replace(sampling, starts_epoch=True)
