@@ -323,6 +323,14 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       + "; ".join(_less(f"private, target epsilon {e}") for e in (1, 4)),
       "DP-FedSGD from a public start, 10,000 users who are pieces of 20 tokens",
     ),
+    Claim(
+      "the same with the published LSTM",
+      "",
+      "dp_fedavg/published_lstm",
+      f"less no privacy, ε = 4: {_less('private')}",
+      "DP-FedSGD from a public start, {results.flags.num_rounds} rounds of 5,000 of 100,000 users "
+      "who are pieces of 20 tokens",
+    ),
   ),
   "1807.04369": (
     Claim(
