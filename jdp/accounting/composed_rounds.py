@@ -123,7 +123,7 @@ def stands_alone(event: Round) -> bool:
 
 
 def _check_starts(sampling: SamplingEvent, turns: Turns) -> None:
-  if turns.of_epochs and not hasattr(sampling, "starts_epoch"):
+  if turns.of_epochs and "starts_epoch" not in sampling.__dataclass_fields__:
     raise ValueError(
       f"Expected {type(sampling).__name__}, whose turns are of epochs, to have the field "
       "starts_epoch, got none; slices of ledgers mark the start of an epoch by it: add it."

@@ -44,8 +44,8 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
     event_type: made by `jdp.events.register`, or `register_sampling`.
     rule: event -> the event that it costs as much as, of a query or a sampling as it is. That one's
       type has an analysis, or a rule. Ask nothing else in it, and change nothing. Where that one
-      has `starts_epoch`, `position` or `max_participations`, so has the event, and equal ones:
-      ledgers are added and sliced by what their own events say.
+      has `starts_epoch`, `position` or a `max_participations`, so has the event, as fields of equal
+      values: ledgers are added and sliced by what their own events say.
 
   Raises:
     ValueError: if the type was not registered, or has an analysis or a rule.
@@ -266,13 +266,19 @@ def _applied(event: Any) -> Any:
 
 
 def _check_fields_of_ledgers(event: Any, known: Any) -> None:
+  """Refuses an event that ledgers would add or slice in another way than the known one."""
+  capped = getattr(known, "max_participations", None) is not None
   for name, missing in _READ_BY_LEDGERS.items():
-    if hasattr(known, name) and getattr(known, name) != getattr(event, name, missing):
+    value = getattr(known, name, missing)
+    own = getattr(event, name) if name in event.__dataclass_fields__ else missing
+    unlike = hasattr(known, name) and value != missing and own != value
+    uncapped = name == "position" and capped and hasattr(event, name) and not hasattr(known, name)
+    if unlike or uncapped:
       kinds = type(event).__name__, type(known).__name__
       raise ValueError(
         f"Expected {kinds[0]} to have the field {name} of the {kinds[1]} that it is charged as, "
-        f"got {getattr(event, name, 'none')} for {getattr(known, name)}; sums and slices of "
-        "ledgers read it: add it, or mend what charge_as was called with."
+        f"got {getattr(event, name, 'none')} for {getattr(known, name, 'none')}; sums and slices "
+        "of ledgers read it: make them alike, or mend what charge_as was called with."
       )
 
 

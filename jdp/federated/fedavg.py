@@ -119,7 +119,7 @@ def federated_averaging(
     chunk_size: see `cohort_sum`. None: by the same rule.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm"), the
-      share of them that are clipped ("clipped", unless S follows the updates), and the cohort's
+      share of them that are clipped ("clipped", unless the query has no `clip`), and the cohort's
       size. All break the guarantee if shown.
 
   Returns:

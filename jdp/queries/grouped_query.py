@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jdp._arguments import checked
 from jdp.events import GroupedSums
-from jdp.queries.base import PyTree, SumQuery, taken
+from jdp.queries.base import PyTree, SumQuery, taken, unbounded
 from jdp.queries.prefix import broadcast_prefix
 
 
@@ -96,6 +96,7 @@ def grouped(
     event = GroupedSums(events, names)
     return _merge(results), event, dict(zip(names, states, strict=True))
 
+  bounded = any(query.clip is not unbounded for query in queries.values())
   noise = _largest_noise({name: queries[name].noise for name in names})
   return SumQuery(
     init,
@@ -103,7 +104,7 @@ def grouped(
     finalize,
     noise,
     takes_pairs=True,
-    clip=clip,
+    clip=clip if bounded else unbounded,
     public=lambda state: {name: queries[name].public(state[name]) for name in names},
     num_rounds=min(
       (query.num_rounds for query in queries.values() if query.num_rounds is not None), default=None

@@ -26,12 +26,14 @@ from jdp.federated.fedavg import federated_averaging, weight_by_examples
 from jdp.ledger import Ledger, subsampled_gaussian
 from jdp.models import cross_entropy, half_precision, logistic_regression
 from jdp.numerics import vectors
+from jdp.queries import grouped
 from jdp.sampling import fixed_size, poisson
 from tests.helpers import statistical
 
 USERS, EXAMPLES, FEATURES = 8, 4, 3
 S, Z, WEIGHT = 0.5, 0.7, 4.0
 PARAMS = {"a": {"w": jnp.zeros(FEATURES), "b": jnp.zeros(2)}, "c": {"w": jnp.zeros((2, 2))}}
+ADAPTIVE = adaptive_average(2.0, 8.0, count_stddev=2.0)
 DIM = FEATURES + 2 + 4
 RNG = np.random.default_rng(0)
 CLIENTS = Examples(
@@ -410,7 +412,9 @@ def test_diagnostics_are_the_mean_norm_and_the_size():
 
 
 @pytest.mark.parametrize(
-  "query", [adaptive_average(2.0, 8.0, count_stddev=2.0), true_average()], ids=["adaptive", "true"]
+  "query",
+  [ADAPTIVE, true_average(), grouped({"a": ADAPTIVE, "c": ADAPTIVE}, {"a": "a", "c": "c"})],
+  ids=["adaptive", "true", "grouped"],
 )
 def test_a_bound_that_is_not_known_beforehand_clips_no_share(query):
   """A share of 0 would be told as advice to clip more."""

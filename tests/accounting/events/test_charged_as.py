@@ -260,6 +260,8 @@ def test_what_cannot_work_is_refused():
       "max_participations",
       lambda event: events.MinSeparationSampling(4, 2, 100, event.position),
     ),
+    # Rounds with a position count as those of one run only where positions tell runs apart.
+    ({"position": 7, "max_participations": 1}, "position", lambda event: capped(0.5)),
   ],
 )
 def test_what_sums_and_slices_read_is_in_the_event_itself(given, missing, known):
@@ -270,6 +272,70 @@ def test_what_sums_and_slices_read_is_in_the_event_itself(given, missing, known)
   run = Ledger().append(Round(renamed(**given), GaussianSum(1.0, 2.0), "zero_out"))
   with pytest.raises(ValueError, match=f"Renamed to have the field {missing} of the "):
     accounting.epsilon(run, 1e-5)
+
+
+def capped(probability):
+  return PoissonSampling(probability, max_participations=1)
+
+
+def test_runs_of_a_cap_are_told_apart_by_no_field_that_a_rule_drops():
+  @events.register_sampling
+  class Named(EventBase):
+    name: str
+    max_participations: int
+
+  accounting.charge_as(Named, lambda event: capped(0.5))
+  one, other, known = (
+    Ledger().append(Round(sampling, GaussianSum(1.0, 2.0)), count=8)
+    for sampling in (Named("a", 1), Named("b", 1), capped(0.5))
+  )
+  assert accounting.epsilon(one, 1e-5) == accounting.epsilon(known, 1e-5)
+  for left, right in itertools.permutations((one, other, known), 2):
+    with pytest.raises(ValueError, match="Expected rounds with max_participations"):
+      left + right
+
+
+def test_epochs_are_those_of_a_sampler_whatever_its_rounds_are_numbered():
+  @events.register_sampling
+  class Numbered(EventBase):
+    index: int
+    starts_epoch: bool
+
+  accounting.charge_as(Numbered, lambda event: events.BallsInBins(4, event.starts_epoch))
+  run = Ledger().extend(
+    (Round(Numbered(n, n % 4 == 0), GaussianSum(1.0, 2.0), "zero_out"), 1) for n in range(8)
+  )
+  half = run.rounds(2, 6)
+  assert run.rounds(0, 8) == run
+  assert [event.sampling.starts_epoch for event, _ in half.entries] == [True, False, True, False]
+
+
+def test_the_start_of_an_epoch_is_a_field():
+  @events.register_sampling
+  class Stepped(EventBase):
+    step: int
+
+    @property
+    def starts_epoch(self):
+      return self.step % 4 == 0
+
+  accounting.charge_as(Stepped, lambda event: events.BallsInBins(4, event.starts_epoch))
+  run = Ledger().append(Round(Stepped(0), GaussianSum(1.0, 2.0), "zero_out"))
+  with pytest.raises(ValueError, match="Stepped to have the field starts_epoch"):
+    accounting.epsilon(run, 1e-5)
+
+
+def test_a_cap_may_be_left_out_of_what_is_charged():
+  @events.register_sampling
+  class Capped(EventBase):
+    max_participations: int
+
+  accounting.charge_as(Capped, lambda event: PoissonSampling(0.5))
+  found, known = (
+    accounting.epsilon(Ledger().append(Round(sampling, GaussianSum(1.0, 2.0))), 1e-5)
+    for sampling in (Capped(3), PoissonSampling(0.5))
+  )
+  assert found == known
 
 
 def test_turns_of_epochs_need_the_field_that_starts_one():
