@@ -93,6 +93,9 @@ class Release(NamedTuple):
 class Turns(NamedTuple):
   """Rounds of one sampler, of which a record can be in some only, whatever its coins are.
 
+  Turns that are not of epochs are of an event that has `position` or `max_participations`, by which
+  a sum of ledgers tells two runs apart.
+
   Attributes:
     sampler: what the events of all rounds of that sampler have in common, and those of another
       sampler have not. Events of two types are of two samplers.

@@ -69,7 +69,7 @@ def compose_rounds(
     if composed:
       together[composed][event] = count
     if turns := sampling_analysis(event.sampling).turns(event.sampling):
-      _check_starts(event.sampling, turns)
+      _check_fields(event.sampling, turns)
       of_fields, stream = in_turns.setdefault(turns_key(event), ({}, {}))
       of_fields.setdefault(shared_fields(event.sampling), turns)
       stream[event] = count
@@ -122,11 +122,13 @@ def stands_alone(event: Round) -> bool:
   return alone and composed_by(event.query) is None
 
 
-def _check_starts(sampling: SamplingEvent, turns: Turns) -> None:
-  if turns.of_epochs and "starts_epoch" not in sampling.__dataclass_fields__:
+def _check_fields(sampling: SamplingEvent, turns: Turns) -> None:
+  """Refuses turns of which sums and slices of ledgers, which read fields alone, know nothing."""
+  needed = {"starts_epoch"} if turns.of_epochs else {"position", "max_participations"}
+  if not needed & sampling.__dataclass_fields__.keys():
     raise ValueError(
-      f"Expected {type(sampling).__name__}, whose turns are of epochs, to have the field "
-      "starts_epoch, got none; slices of ledgers mark the start of an epoch by it: add it."
+      f"Expected {type(sampling).__name__}, whose records take turns, to have a field "
+      f"{' or '.join(sorted(needed))}, got none; ledgers are added and sliced by it: add it."
     )
 
 

@@ -119,8 +119,8 @@ def federated_averaging(
     chunk_size: see `cohort_sum`. None: by the same rule.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm"), the
-      share of them that are clipped ("clipped", unless the query has no `clip`), and the cohort's
-      size. All break the guarantee if shown.
+      share of them that are clipped ("clipped"; absent if the query has no `clip`), and the
+      cohort's size. All break the guarantee if shown.
 
   Returns:
     A `FederatedAlgorithm`.

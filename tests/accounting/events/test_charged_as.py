@@ -338,18 +338,23 @@ def test_a_cap_may_be_left_out_of_what_is_charged():
   assert found == known
 
 
-def test_turns_of_epochs_need_the_field_that_starts_one():
+@pytest.mark.parametrize(
+  ("of_epochs", "named"), [(True, "starts_epoch"), (False, "max_participations or position")]
+)
+def test_turns_need_the_field_by_which_ledgers_are_added_and_sliced(of_epochs, named):
+  """Else a run twice would cost what it does once."""
+
   @events.register_sampling
   class Epochs(EventBase):
     first: bool
 
   def turns(event):
-    return accounting.Turns("of one run", lambda rounds: 1, of_epochs=True)
+    return accounting.Turns("of one run", lambda rounds: 1, of_epochs=of_epochs)
 
   accounting.register_sampling(Epochs, accounting.SamplingAnalysis(turns=turns))
   run = Ledger().append(Round(Epochs(True), GaussianSum(1.0, 2.0), "zero_out"))
   with pytest.raises(
-    ValueError, match="Epochs, whose turns are of epochs, to have the field start"
+    ValueError, match=f"Epochs, whose records take turns, to have a field {named},"
   ):
     accounting.epsilon(run, 1e-5)
 

@@ -35,6 +35,8 @@ def query_of(name="Query", fields=(), **analysis):
 def sampling_of(name="Sampling", fields=(), **analysis):
   """As `query_of`, of a sampling."""
   body = {"__annotations__": dict.fromkeys(fields, float), "__doc__": "A sampling."}
+  if "turns" in analysis:
+    body["__annotations__"]["position"], body["position"] = float, 0.0
   kind = events.register_sampling(type(name, (EventBase,), body))
   accounting.register_sampling(kind, accounting.SamplingAnalysis(**analysis))
   return kind
