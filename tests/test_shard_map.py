@@ -20,16 +20,14 @@ from jdp.queries import gaussian_sum
 from jdp.queries import registry as queries
 from jdp.random import binding, discrete, draws
 from jdp.random.chacha import IMPLS
-from jdp.sampling import Sampler, poisson
-from tests.faults.calls.valid_calls import public_functions, valid_arguments
+from jdp.sampling import poisson
+from jdp.sampling import registry as samplers
 from tests.helpers.compilations import compilations
 
 DEVICES = 2
-SAMPLERS = {
-  name: partial(function, **valid_arguments(name))
-  for name, function in public_functions().items()
-  if inspect.signature(function).return_annotation is Sampler
-} | {"a small sample": partial(poisson, 5000, 1e-3)}
+SAMPLERS = {name: partial(entry.make, 12, 4) for name, entry in samplers.registered().items()} | {
+  "a small sample": partial(poisson, 5000, 1e-3)
+}
 DRAWS = {
   name: function
   for module in (binding, discrete, draws)

@@ -1,6 +1,5 @@
 """Programs for accelerators that are not at hand: what XLA compiles them to, and their memory."""
 
-import inspect
 import os
 import pathlib
 import re
@@ -89,7 +88,7 @@ def programs(scale: Scale) -> Iterator[Program]:
     yield Program("mechanisms", name, partial(_releases, name, scale))
   for name in audited():
     yield Program("queries", name, partial(_query, name, scale))
-  for name in sorted(samplers()):
+  for name in sorted(sampling.registry.registered()):
     yield Program("samplers", name, partial(_sample, name, scale))
   for name, product in _PRODUCTS.items():
     yield Program("products", name, partial(_product, product, scale))
@@ -137,36 +136,11 @@ def _query(name: str, scale: Scale, mesh: Mesh) -> Made:
   return release, (jdp.random.seeded_key(0), records, np.ones(scale.clients, np.float32))
 
 
-def samplers() -> dict[str, Callable[..., sampling.Sampler]]:
-  """The public functions of `jdp.sampling` that say that they make a sampler."""
-  made = ((name, getattr(sampling, name)) for name in sampling.__all__)
-  return {
-    name: function
-    for name, function in made
-    if inspect.isfunction(function)
-    and inspect.signature(function, eval_str=True).return_annotation is sampling.Sampler
-  }
-
-
 def _sample(name: str, scale: Scale, mesh: Mesh) -> Made:
-  """The sample of a round. A sampler gets the arguments that it cannot do without."""
+  """The sample of a round, of a hundredth of the records."""
   del mesh
   size = 4 * scale.clients
-  values = {
-    "population": 100 * size,
-    "probability": 0.01,
-    "capacity": 2 * size,
-    "sample_size": size,
-    "batch_size": size,
-    "num_batches": 100,
-    "participations": 2,
-    "separation": 10,
-    "max_participations": 5,
-    "num_groups": 10,
-  }
-  make = samplers()[name]
-  needed = (p for p in inspect.signature(make).parameters.values() if p.default is p.empty)
-  sampler = make(**{parameter.name: values[parameter.name] for parameter in needed})
+  sampler = sampling.registry.registered()[name].make(100 * size, size)
   return sampler.sample, (jdp.random.seeded_key(0), sampler.init())
 
 

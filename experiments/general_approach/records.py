@@ -50,8 +50,4 @@ def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sam
       f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} "
       "records."
     )
-  if policy == "poisson":
-    return sampling.poisson(population, expected_size / population)
-  if policy == "balls_in_bins":
-    return sampling.balls_in_bins(population, round(population / expected_size))
-  return getattr(sampling, policy)(population, round(expected_size))
+  return sampling.registry.registered()[policy].make(population, expected_size)

@@ -1,4 +1,4 @@
-"""What no audit would see: mechanisms, queries and events that are registered nowhere."""
+"""What no check would see: mechanisms, queries, samplers and events that are not registered."""
 
 import functools
 import inspect
@@ -16,8 +16,10 @@ from jdp.mechanisms import registry as mechanisms
 from jdp.queries import SumQuery
 from jdp.queries import registry as queries
 from jdp.queries.distributed.float_sums import DistributedSum
+from jdp.sampling import Sampler
+from jdp.sampling import registry as samplers
 
-_REGISTERED_TYPES = (LocalMechanism, SumQuery, DistributedSum)
+_REGISTERED_TYPES = (LocalMechanism, SumQuery, DistributedSum, Sampler)
 _ANALYSE = "call accounting.charge_as or register_query"
 _RELEASE = "call queries.registry.register"
 
@@ -28,9 +30,9 @@ def unaudited(*modules: ModuleType) -> list[str]:
   The rules:
 
   * A query's event type needs an analysis and a registered query that releases it.
-  * A public function of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery` or a
-    `DistributedSum` needs an entry in their registry. The same holds for the function of a public
-    `functools.partial`.
+  * A public function of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery`, a
+    `DistributedSum` or a `Sampler` needs an entry in their registry. The same holds for the
+    function of a public `functools.partial`.
   * A function that a module defines without a return annotation is named, since nobody can tell
     what it makes.
   * Other callables (classes, compiled functions) are not looked at.
@@ -39,7 +41,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
     *modules: packages or modules that export factories.
 
   >>> import jdp
-  >>> unaudited(jdp.mechanisms, jdp.queries)
+  >>> unaudited(jdp.mechanisms, jdp.queries, jdp.sampling)
   []
   """
   released = {type(event) for name in audited() for event in _parts(event_of(name))}
@@ -56,6 +58,7 @@ def unaudited(*modules: ModuleType) -> list[str]:
   ]
   known = {_function(entry.factory) for entry in mechanisms.registered().values()}
   known |= {_function(query.factory) for query in queries.registered().values()}
+  known |= {_function(sampler.factory) for sampler in samplers.registered().values()}
   public = {function for module in modules for function in _public_functions(module)}
   made = {function for function in public if _returned(function) in _REGISTERED_TYPES}
   silent = {

@@ -23,6 +23,7 @@ with data refuses any other number of records.
 (3) An epoch costs k unsampled releases.
 """
 
+from jdp.sampling import registry
 from jdp.sampling.allocation import random_allocation
 from jdp.sampling.base import Sample, Sampler
 from jdp.sampling.cyclic import cyclic_poisson, groups_by_identity, min_separation
@@ -41,6 +42,7 @@ __all__ = [
   "min_separation",
   "poisson",
   "random_allocation",
+  "registry",
   "shuffled",
   "truncated_poisson",
 ]

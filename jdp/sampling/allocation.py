@@ -11,6 +11,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp._loop_carries import vary_like
 from jdp.events import RandomAllocation
+from jdp.sampling import registry
 from jdp.sampling.base import (
   Sampler,
   check_population,
@@ -116,3 +117,10 @@ def _integers_below(key: jax.Array, bound: jax.Array, size: int) -> jax.Array:
     return value, jnp.all(value >= 0)
 
   return until_done(key, redraw, vary_like(jnp.full(size, -1, np.int32), bound))
+
+
+registry.register(
+  "random_allocation",
+  lambda population, size: random_allocation(population, round(2 * population / size), 2),
+  factory=random_allocation,
+)

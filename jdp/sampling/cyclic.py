@@ -16,6 +16,7 @@ from jdp.events import CyclicPoissonSampling, MinSeparationSampling
 from jdp.events.sampling import SamplingEvent
 from jdp.random import draws
 from jdp.random.words import words
+from jdp.sampling import registry
 from jdp.sampling.base import (
   Sample,
   Sampler,
@@ -288,3 +289,17 @@ def _sampler(
     capacity=capacity,
     max_participations=max_participations,
   )
+
+
+def _half_of_groups(population: int, size: float) -> Sampler:
+  """About half of a group takes part, of one that is as large as that needs."""
+  num_groups = max(1, round(population / (2 * size)))
+  return cyclic_poisson(population, num_groups, min(1.0, size * num_groups / population))
+
+
+registry.register(
+  "min_separation",
+  lambda population, size: min_separation(population, round(population / size), 3),
+  factory=min_separation,
+)
+registry.register("cyclic_poisson", _half_of_groups, factory=cyclic_poisson)

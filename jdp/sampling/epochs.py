@@ -14,6 +14,7 @@ from jdp._arguments import checked
 from jdp._loop_carries import vary_like
 from jdp.events import BallsInBins, ShuffledBatches
 from jdp.events.sampling import SamplingEvent
+from jdp.sampling import registry
 from jdp.sampling.base import (
   Sample,
   Sampler,
@@ -207,3 +208,13 @@ def _sampler(
     capacity=capacity,
     max_participations=None,
   )
+
+
+registry.register(
+  "shuffled", lambda population, size: shuffled(population, round(size)), factory=shuffled
+)
+registry.register(
+  "balls_in_bins",
+  lambda population, size: balls_in_bins(population, round(population / size)),
+  factory=balls_in_bins,
+)

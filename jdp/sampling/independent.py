@@ -6,6 +6,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.events import PoissonSampling
 from jdp.random import draws
+from jdp.sampling import registry
 from jdp.sampling.base import Sampler, check_population, least_capacity, overflow_probability, pack
 
 
@@ -85,3 +86,8 @@ def poisson(
     capacity=capacity,
     max_participations=max_participations,
   )
+
+
+registry.register(
+  "poisson", lambda population, size: poisson(population, size / population), factory=poisson
+)

@@ -9,6 +9,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp._loop_carries import vary_like
 from jdp.events import FixedSizeSampling
+from jdp.sampling import registry
 from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
 
 # Few words take as long to draw as a thousand: of small samples, one draw serves several turns.
@@ -93,3 +94,8 @@ def uniform_subset(key: jax.Array, population: int, size: int) -> jax.Array:
     return lax.while_loop(lambda carry: (carry[0] < turns) & ~carry[2], turn, begun)[1:]
 
   return until_done(key, redraw, jnp.full(size, population, np.int32))
+
+
+registry.register(
+  "fixed_size", lambda population, size: fixed_size(population, round(size)), factory=fixed_size
+)

@@ -1,5 +1,7 @@
 """Poisson sampling into slots of a fixed number, of which none need stay empty."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.events import TruncatedPoissonSampling
 from jdp.random import draws
+from jdp.sampling import registry
 from jdp.sampling.base import Sampler, check_population, first_members, permutation
 from jdp.sampling.subsets import uniform_subset
 
@@ -71,3 +74,12 @@ def _ordered_subset(key: jax.Array, population: int, size: int) -> jax.Array:
     return permutation(key, population)[:size]
   subset_key, order_key = jax.random.split(key)
   return uniform_subset(subset_key, population, size)[permutation(order_key, size)]
+
+
+registry.register(
+  "truncated_poisson",
+  lambda population, size: truncated_poisson(
+    population, size / population, min(population, math.ceil(size + math.sqrt(size)))
+  ),
+  factory=truncated_poisson,
+)

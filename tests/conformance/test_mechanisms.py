@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import conformance, mechanisms
+from jdp import conformance, mechanisms, sampling
 from jdp.conformance.subjects import sharpest_subject
 from jdp.guarantees import PureDP, Relation, Unit
 from jdp.mechanisms import (
@@ -320,7 +320,7 @@ def test_low_order_bits_refute_the_plain_floats_of_priv_unit():
 
 
 def test_every_public_factory_and_event_is_audited():
-  assert conformance.unaudited(mechanisms) == []
+  assert conformance.unaudited(mechanisms, sampling) == []
 
 
 def test_a_factory_that_is_not_registered_is_named(monkeypatch):

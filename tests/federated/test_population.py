@@ -29,16 +29,6 @@ from jdp.queries import SumQuery, average, distributed_sum, gaussian_sum, uncali
 from tests.helpers.samples import draw, run
 
 CLIENTS = 12
-SAMPLERS = {
-  "poisson": lambda population: sampling.poisson(population, 0.3),
-  "truncated_poisson": lambda population: sampling.truncated_poisson(population, 0.3, 4),
-  "fixed_size": lambda population: sampling.fixed_size(population, 4),
-  "shuffled": lambda population: sampling.shuffled(population, 5),
-  "balls_in_bins": lambda population: sampling.balls_in_bins(population, 3),
-  "random_allocation": lambda population: sampling.random_allocation(population, 5, 2),
-  "min_separation": lambda population: sampling.min_separation(population, 3, 2),
-  "cyclic_poisson": lambda population: sampling.cyclic_poisson(population, 3, 0.5),
-}
 OTHERS = {"one too many": CLIENTS + 1, "one too few": CLIENTS - 1, "far too many": 50 * CLIENTS}
 POPULATIONS = {"right": CLIENTS, **OTHERS}
 REFUSED = "Expected data of as many clients as the population of"
@@ -47,7 +37,7 @@ LOSS = models.cross_entropy(MODEL)
 STEP = federated.gradient_step(LOSS, 1.0)
 AVERAGE = federated.fixed_denominator(federated.flat_clipping(1.0), 1.0, 4.0)
 PARAMS = jnp.zeros(3)
-every_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
+every_sampler = pytest.mark.parametrize("name", sampling.registry.registered())
 every_population = pytest.mark.parametrize("population", POPULATIONS)
 
 
@@ -267,9 +257,8 @@ def public_functions(module):
   }
 
 
-def test_every_sampler_and_every_procedure_is_tested_here():
-  """A new public one must be entered in SAMPLERS, or in SAMPLED, COUNTED or ELSEWHERE."""
-  assert public_functions(sampling) == SAMPLERS.keys() | {"groups_by_identity"}
+def test_every_procedure_is_tested_here():
+  """A new public one must be entered in SAMPLED, COUNTED or ELSEWHERE."""
   modules = (federated, federated.draw_and_discard, transforms)
   found = set().union(*map(public_functions, modules))
   assert found - SAMPLED.keys() - COUNTED.keys() == ELSEWHERE
@@ -289,9 +278,9 @@ def check(trace, argument, population):
 @every_population
 @every_sampler
 @pytest.mark.parametrize("procedure", SAMPLED)
-def test_samplers_of_other_populations_are_refused(procedure, sampler, population):
+def test_samplers_of_other_populations_are_refused(procedure, name, population):
   count = POPULATIONS[population]
-  check(SAMPLED[procedure], SAMPLERS[sampler](count), count)
+  check(SAMPLED[procedure], sampling.registry.registered()[name].make(count, 4), count)
 
 
 @pytest.mark.sweep
@@ -335,9 +324,9 @@ def test_arrays_that_do_not_agree_about_the_clients_are_refused(data):
 
 @pytest.mark.sweep
 @every_sampler
-def test_samples_and_events_state_the_population_of_their_sampler(key, sampler):
+def test_samples_and_events_state_the_population_of_their_sampler(key, name):
   """Through jit, scan and vmap too."""
-  made = SAMPLERS[sampler](CLIENTS)
+  made = sampling.registry.registered()[name].make(CLIENTS, 4)
   one_key, other_key = jax.random.split(key)
   scanned, event, _ = run(made, jax.random.split(one_key, 6))
   at_once = draw(made, jax.random.split(other_key, 6))

@@ -1,5 +1,6 @@
 """One event or more of every type."""
 
+import jax
 import numpy as np
 
 from jdp.events import (
@@ -26,11 +27,12 @@ from jdp.events import (
   ShuffledBatches,
   SkellamSum,
   TreeAggregation,
-  TruncatedPoissonSampling,
   WeightedAverage,
 )
 from jdp.guarantees import ApproxDP, PureDP, SeparatedDP
+from jdp.sampling.registry import registered
 
+SAMPLERS = [entry.make(60, 6) for entry in registered().values()]
 EVENTS = [
   Round(PoissonSampling(0.1, 1e-13, population=60_000), GaussianSum(1 / 3, 0.7)),
   Round(PoissonSampling(1.0), NonPrivate(), "zero_out", "example", "server"),
@@ -38,7 +40,6 @@ EVENTS = [
   LocalRelease(ApproxDP(0.1, 1e-300), max_releases=3),
   LocalRelease(SeparatedDP(8.0, 0.1, unit="user", observer="clients"), max_releases=1),
   Round(FixedSizeSampling(10, 1000), LaplaceSum(1.0, 1 / 3), "replace_one"),
-  Round(TruncatedPoissonSampling(0.1, 5, 60), GaussianSum(1 / 3, 0.7)),
   Round(ShuffledBatches(3, True, population=10), WeightedAverage(1 / 3, 0.1, 5.0)),
   Round(RandomAllocation(5, 2, True, 1e-13, population=10), GaussianSum(1 / 3, 0.7)),
   Round(BallsInBins(3, False, 1e-13), RandomizedResponse(0.1, 3)),
@@ -71,5 +72,9 @@ EVENTS = [
       np.inf,
       (BestOfRuns((Round(PoissonSampling(1.0), PureRelease(0.1)),), (3,), 1 / 0.3, np.inf),),
     ),
+  ),
+  *(
+    Round(jax.tree.map(np.ndarray.item, jax.device_get(event)), LaplaceSum(1.0, 1 / 3), "zero_out")
+    for event in (sampler.event(sampler.init()) for sampler in SAMPLERS)
   ),
 ]

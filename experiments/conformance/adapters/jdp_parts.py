@@ -1,5 +1,6 @@
 """jdp's own parts: clipping, sums, noise, samplers, accountants, strategies, all registered."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +12,6 @@ import numpy as np
 import jdp
 from experiments.conformance.adapters.wrapping import noise_covariance, unsampled_replace_one
 from jdp import accounting, federated, matrix_factorization, queries, transforms
-from jdp import sampling as samplers
 from jdp.conformance import (
   Accountant,
   Aggregate,
@@ -37,6 +37,7 @@ from jdp.numerics.compensated import rounded, sum_rows
 from jdp.queries import SumQuery
 from jdp.queries.base import PyTree, State, taken
 from jdp.sampling import Sample, Sampler
+from jdp.sampling import registry as samplers
 
 Draw = Callable[[State, jax.Array], tuple[State, tuple[jax.Array, jax.Array]]]
 """(state, keys of rounds) -> (state, (indices, whether each is a member) of each round)."""
@@ -198,20 +199,12 @@ def _saved_and_loaded(state: State) -> State:
 
 
 def _samplings() -> Iterator[Part]:
-  for name, sampler in {
-    "poisson": samplers.poisson(_POPULATION, 0.3),
-    "truncated_poisson": samplers.truncated_poisson(_POPULATION, 0.3, 6),
-    "fixed_size": samplers.fixed_size(_POPULATION, 5),
-    "shuffled": samplers.shuffled(_POPULATION, 3),
-    "shuffled, partial batches dropped": samplers.shuffled(_POPULATION, 5),
-    "balls_in_bins": samplers.balls_in_bins(_POPULATION, 4, capacity=_POPULATION),
-    "random_allocation": samplers.random_allocation(_POPULATION, 5, 2, capacity=_POPULATION),
-    "min_separation": samplers.min_separation(_POPULATION, 4, 3),
-    "cyclic_poisson": samplers.cyclic_poisson(_POPULATION, 3, 0.5),
-  }.items():
+  # Batches of 2 leave no record over, and those of 5 do.
+  for (name, entry), size in itertools.product(samplers.registered().items(), (2, 5)):
+    sampler = entry.make(_POPULATION, size)
     draw, law = _rounds(sampler), sampler.event(sampler.init())
     yield Sampling(
-      f"jdp.sampling.{name}",
+      f"jdp.sampling.{name}, {size} of {_POPULATION}",
       partial(_members, sampler, draw, False),
       law,
       partial(_members, sampler, draw, True),
