@@ -26,7 +26,7 @@ from experiments.dp_fedavg.averages import (
   make_federation,
   taken_as_public,
 )
-from experiments.dp_fedavg.options import RUNS, AverageOptions, DPFedAvgOptions
+from experiments.dp_fedavg.options import CLIPPINGS, RUNS, AverageOptions, DPFedAvgOptions
 from experiments.dp_fedavg.report import Variant, report_averaging
 from experiments.dp_fedavg.selection import paid, run_selection
 from experiments.runner.cohorts import layout_of
@@ -100,8 +100,8 @@ def _selection(options: DPFedAvgOptions, problem: LearningProblem) -> Work:
   rows = make_rows(paid(own, problem), problem)
   if any(row.options.clipping == "adaptive" for row in rows):
     raise ValueError(
-      "Expected --clipping of flat or per_layer with --select, got adaptive: its events follow the "
-      "data, and each run would have others."
+      f"Expected --clipping of {' or '.join(CLIPPINGS)} with --select, got adaptive: its events "
+      "follow the data, and each run would have others."
     )
   grid = [row.setting for row in rows]
   alone = []

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import optax
 
-from experiments.dp_fedavg.options import AverageOptions, DPFedAvgOptions
+from experiments.dp_fedavg.options import CLIPPINGS, AverageOptions, DPFedAvgOptions
 from experiments.runner.federation import Plan, make_plan
 from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
@@ -22,8 +22,6 @@ from jdp.federated.estimators import (
   adaptive_average,
   clipped_denominator,
   fixed_denominator,
-  flat_clipping,
-  per_layer_clipping,
 )
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
@@ -147,12 +145,7 @@ def make_average(
       initial_clip_norm=options.clip_norm,
       quantile=needed(options.clip_quantile),
     )
-  clip_norm = _clip_norm(options)
-  clipping = (
-    flat_clipping(clip_norm)
-    if options.clipping == "flat"
-    else per_layer_clipping(params, clip_norm, shares=needed(options.layer_shares))
-  )
+  clipping = CLIPPINGS[options.clipping](options, params, _clip_norm(options))
   if options.estimator == "fixed":
     return fixed_denominator(clipping, noise_multiplier, expected_weight, relation=_RELATION)
   least = needed(options.min_weight) * expected_weight

@@ -1,17 +1,27 @@
 """The options of DP-FedAvg: of its averages, of a choice among settings, and of the experiment."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 from experiments.runner.cohorts import GhostNormOptions
 from experiments.runner.federation import FederationOptions, PlanOptions
-from experiments.runner.options import option
+from experiments.runner.options import needed, option
 from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from jdp import _validate
+from jdp.federated.estimators import ClipNorm, Clipping, flat_clipping, per_layer_clipping
+from jdp.queries.base import PyTree
 
 RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
 _count = partial(_validate.integer, 1)
 _SELECTED = {"select": ("private",)}
+# (options, the model's parameters, S) -> the clipping.
+CLIPPINGS: dict[str, Callable[["AverageOptions", PyTree, ClipNorm], Clipping]] = {
+  "flat": lambda options, params, clip_norm: flat_clipping(clip_norm),
+  "per_layer": lambda options, params, clip_norm: per_layer_clipping(
+    params, clip_norm, shares=needed(options.layer_shares)
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +34,7 @@ class AverageOptions(FederationOptions):
   clipping: str = option(
     "flat",
     "What is bounded: the whole update, each layer, or the whole by an S that follows the updates.",
-    choices=("flat", "per_layer", "adaptive"),
+    choices=(*CLIPPINGS, "adaptive"),
   )
   layer_shares: str | None = option(
     "equal",
@@ -38,11 +48,11 @@ class AverageOptions(FederationOptions):
     check=_validate.probability,
     when={"clipping": ("adaptive",)},
   )
-  projection: str = option(
+  projection: str | None = option(
     "batch",
-    "When a local model is brought back to within S: after every local batch, or at the end. "
-    "Adaptive: at the end.",
+    "When a local model is brought back to within S: after every local batch, or at the end.",
     choices=("batch", "end"),
+    when={"clipping": tuple(CLIPPINGS)},
   )
   clip_decay: float = option(
     1.0,

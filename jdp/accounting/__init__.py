@@ -39,7 +39,6 @@ from jdp.accounting.local.shuffling import shuffled_delta, shuffled_epsilon
 from jdp.accounting.queries.best_of_runs import best_of_runs, selection_epsilon
 from jdp.accounting.registration import (
   charge_as,
-  query_analysis,
   register_query,
   register_sampling,
   sampling_analysis,
@@ -78,7 +77,6 @@ __all__ = [
   "noise_multiplier",
   "odometer",
   "privacy_statements",
-  "query_analysis",
   "rdp_subsampled_gaussian",
   "register_query",
   "register_sampling",

@@ -11,7 +11,7 @@ from jdp import ledger
 from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
 from jdp.events.base import NO_NUMBER
 from jdp.ledger.unstacking import unstack
-from jdp.queries import average, gaussian_sum, no_privacy
+from jdp.queries import average, gaussian_sum, no_privacy, registry
 from tests.helpers import statistical
 
 S = 1.5
@@ -62,6 +62,21 @@ def test_any_record_moves_the_sum_by_at_most_its_bound(query, first, second, wei
 @pytest.mark.parametrize("entry", ADVERSARIAL)
 def test_padding_contributes_exactly_zero_whatever_it_holds(query, entry, weight):
   assert not np.any(contribution(query, [entry, 1.0, -1.0, entry], weight))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", registry.registered())
+def test_what_a_query_has_clipped_it_leaves_as_it_is(key, name):
+  """So local training that stays within `clip` sends what it has trained."""
+  entry = registry.registered()[name]
+  query, record = entry.make(), jax.tree.map(jnp.asarray, entry.victim)
+  state = query.public(query.init(record))
+
+  def sent(record):
+    return query.preprocess(jax.random.clone(key), state, record, jnp.float32(1))
+
+  found, expected = sent(query.clip(state, record)), sent(record)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), found, expected)
 
 
 @every_query
