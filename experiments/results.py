@@ -6,14 +6,15 @@ takes over a finished work directory: `experiments/<experiment>/results/NAME.jso
 the versions, the tables of its `report.md` and all of its `results.json`, and the minutes of
 processor time that it took. Each named plot goes beside it as `NAME_PLOT.png`.
 
-A page shows results in three ways. The lines
+A page shows results in four ways. The lines
 
     <!-- results/NAME.json: HEADING -->
     <!-- end -->
 
 stand around the first table of the report's part with this heading (`HEADING, 2` is its second).
 `<!-- results/NAME.jsonl: SUBJECT BENCHMARK -->` does the same for the rows of a benchmark, and
-`<!-- reproduction: PUBLICATION -->` for a table of `experiments/reproduction.py`. A link to a file,
+`<!-- reproduction: PUBLICATION -->` for a table of `experiments/reproduction.py`, and
+`<!-- flags: presets -->` for what an experiment's flag files say of themselves. A link to a file,
 titled with a path, holds one number (`experiments/stored_values.py`). A measured number stands
 nowhere else, unless it is the text of a link to who published it.
 
@@ -53,10 +54,10 @@ _VERSIONS = ("python", "jax", "numpy", "devices")
 _DIGITS = 6
 _COLOURS = 64
 _BLOCK = re.compile(
-  r"^<!-- (\S*results/\S+\.jsonl?|reproduction): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
+  r"^<!-- (\S*results/\S+\.jsonl?|reproduction|flags): (.+?)(?:, (\d+))? -->\n(.*?)^<!-- end -->$",
   re.M | re.S,
 )
-_BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction)", re.M)
+_BEGIN = re.compile(r"^<!--\s*(?:\S*results/|reproduction|flags)", re.M)
 _MEASURED = re.compile(
   r"(?<![\w.])(?:\d[\d,]*)?\.?\d+\s?"
   r"(?:%|points|[mµn]?s|seconds?|minutes?|hours?|[kMG]i?B|times|[a-z]+/s|[a-z]+ a second)"
@@ -185,6 +186,8 @@ def filled(text: str, folder: pathlib.Path) -> str:
     begin = match[0].partition("\n")[0]
     if path == "reproduction":
       return f"{begin}\n{reproduction.table_of(heading)}\n<!-- end -->"
+    if path == "flags":
+      return f"{begin}\n{_presets(folder / path)}\n<!-- end -->"
     tables = stored(folder / path, heading)
     which = int(number or 1)
     if len(tables.get(heading, ())) < which:
@@ -192,6 +195,15 @@ def filled(text: str, folder: pathlib.Path) -> str:
     return f"{begin}\n{tables[heading][which - 1]}\n<!-- end -->"
 
   return stored_values.cited(_BLOCK.sub(block, text), folder)
+
+
+def _presets(flags: pathlib.Path) -> str:
+  """The table of an experiment's presets, each with the comment of its flag file."""
+  rows = []
+  for path in sorted(flags.glob("*.flags"), key=lambda path: (path.stem != "smoke", path.stem)):
+    comment = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+    rows.append(f"| `{path.stem}` | {' '.join(comment)} |")
+  return "\n".join(["| preset | what it is |", "| --- | --- |", *rows])
 
 
 def pages() -> Iterator[pathlib.Path]:
@@ -228,7 +240,8 @@ def unsourced(text: str) -> list[str]:
   """The measured numbers of a page that come from no file, and from no publication.
 
   A measured number has a unit of time, memory or speed, or is a share. It stands in a link to a
-  file of results, in a table of one, or in a link to who published it. Code holds settings.
+  file of results, in a table of one, or in a link to who published it. Code holds settings, and
+  presets say no measured numbers of themselves.
 
   >>> link = '[0.4 s](results/a.jsonl "plan > seconds")'
   >>> unsourced(f"It takes {link}, and 3 times as long on 1,024 users.")
@@ -236,7 +249,8 @@ def unsourced(text: str) -> list[str]:
   >>> unsourced("[95.0 %](https://arxiv.org/abs/1) with `--dropout=.3` of `30 %`, a 95 % interval")
   []
   """
-  for sourced in (stored_values.CITED, _PUBLISHED, _BLOCK, _UNMEASURED):
+  text = _BLOCK.sub(lambda block: block[0] if block[1] == "flags" else "", text)
+  for sourced in (stored_values.CITED, _PUBLISHED, _UNMEASURED):
     text = sourced.sub("", text)
   return _MEASURED.findall(text)
 

@@ -64,12 +64,19 @@ def prepare(options: GeneralApproachOptions) -> Work:
       f"Expected --sampling of fixed_size or shuffled with --runs=discrete, got {leaving[0]}: the "
       "owner of a record that is removed would take its share of the noise along."
     )
+  rates = options.record_rates or (options.learning_rate,) * len(options.record_size)
+  if len(rates) != len(options.record_size):
+    raise ValueError(
+      f"Expected as many --record_rates as --record_size, which are {len(options.record_size)}, "
+      f"got {len(rates)}."
+    )
+  cut = tuple(zip(options.record_size, rates, strict=True))
   task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
   settings = [
-    _setting(options, task, groups, run, size, policy)
+    _setting(options, task, groups, run, size, rate, policy)
     for run in options.runs
-    for size in (options.record_size if run in _PARTITIONS else (1,))
+    for size, rate in (cut if run in _PARTITIONS else ((1, options.learning_rate),))
     for policy in options.sampling
   ]
   clients = {name: records.examples for name, records in task.records.items()}
@@ -151,9 +158,10 @@ def _setting(
   groups: Groups,
   run: str,
   size: int,
+  rate: float,
   policy: str,
 ) -> Setting:
-  """A row of the table: a run on records of one size, by one sampling policy."""
+  """A row of the table: a run on records of one size, at one rate, by one sampling policy."""
   kind = _kind(run, size)
   records = task.records[kind]
   sampler = records.sampler(policy, options.batch_size)
@@ -162,7 +170,7 @@ def _setting(
     in_precision(task.model, options.precision),
     average(make_query(options, groups, run, sampler.expected_size), sampler.expected_size),
     sampler,
-    optax.sgd(options.learning_rate, momentum=MOMENTUM if options.momentum else None),
+    optax.sgd(rate, momentum=MOMENTUM if options.momentum else None),
     relation=RELATIONS[policy],
     unit=records.unit,
     diagnose=options.diagnostics,

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -30,6 +31,8 @@ README = """# An experiment
 
 ![variance](results/spread_variance.png)
 """
+
+CHOSEN = re.compile("--validation_share|Settings are|the publication's|figure2_rates")
 
 
 @pytest.fixture
@@ -95,6 +98,34 @@ def test_an_edited_readme_is_refused(experiment, old, new, message):
   (folder / "README.md").write_text(text.replace(old, new))
   with pytest.raises(SystemExit, match=message):
     results.main(["check"])
+
+
+def test_presets_are_what_their_flag_files_say(experiment):
+  folder, _ = experiment
+  (folder / "README.md").write_text("<!-- flags: presets -->\n<!-- end -->\n")
+  results.main(["write"])
+  text = (folder / "README.md").read_text()
+  rows = text.splitlines()[3:-1]
+  assert rows[0].startswith("| `smoke` |")
+  assert len(rows) == len(list((folder / "flags").iterdir()))
+  flags = folder / "flags/smoke.flags"
+  flags.write_text(f"# It takes 3 seconds.\n{flags.read_text()}")
+  with pytest.raises(SystemExit, match="differs from its results"):
+    results.main(["check"])
+  results.main(["write"])
+  with pytest.raises(SystemExit, match="says 3 seconds, and links it to no file"):
+    results.main(["check"])
+
+
+def test_who_chose_the_settings_of_stored_results_is_said():
+  """Of what learns from real data: nobody by its test data."""
+  silent = []
+  for path in sorted(pathlib.Path(results.__file__).parent.glob("*/flags/*.flags")):
+    comment = " ".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+    stored = path.parents[1] / "results" / f"{path.stem}.json"
+    if stored.exists() and "--data_dir" in comment and "accuracy" in stored.read_text():
+      silent += [] if CHOSEN.search(comment) else [path.stem]
+  assert silent == []
 
 
 def test_a_missing_table_is_refused(experiment):

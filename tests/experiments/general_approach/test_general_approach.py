@@ -10,6 +10,7 @@ import math
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -72,6 +73,22 @@ def test_every_query_has_the_noise_multiplier_asked_for(name, layers):
     assert 1 / math.hypot(*(part.clip_norm / part.stddev for part in event.parts)) == pytest.approx(
       Z
     )
+
+
+def test_records_of_each_size_have_a_rate_of_their_own(monkeypatch):
+  make, found = general_approach.iterative_training, []
+
+  def iterative_training(model, query, sampler, optimizer, **options):
+    step, _ = optimizer.update(jnp.ones(()), optimizer.init(jnp.zeros(())))
+    found.append(-float(step))
+    return make(model, query, sampler, optimizer, **options)
+
+  monkeypatch.setattr(general_approach, "iterative_training", iterative_training)
+  given = {"runs": ("none", "microbatch"), "record_size": (2, 5), "learning_rate": 0.25}
+  for rates in ((), (2.0, 0.5)):
+    options = general_approach.GeneralApproachOptions(**{**TINY, **given, "record_rates": rates})
+    general_approach.prepare(options)
+  assert found == [0.25, 0.25, 0.25, 0.25, 2.0, 0.5]
 
 
 def test_noise_is_divided_as_the_runs_say():
@@ -280,6 +297,10 @@ def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeyp
 @pytest.mark.parametrize(
   ("given", "message"),
   [
+    (
+      {"record_size": (5, 10), "record_rates": (0.5,)},
+      "Expected as many --record_rates as --record_size, which are 2, got 1",
+    ),
     (
       {"given_stddevs": (1.0,)},
       "Expected --given_stddevs of gradients, moments, metrics, got 1 numbers",
