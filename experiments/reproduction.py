@@ -216,7 +216,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "test_accuracy}; of 1 less those of 5: "
       "{Results > proportional, microbatches of 1 - proportional, microbatches of 5 > "
       "test_accuracy}",
-      "{results.flags.num_rounds} rounds of 250 images",
+      "{results.flags.num_rounds} rounds of 250 images, each size at its own rate",
     ),
     Claim(
       "The tutorial's first row (TensorFlow Privacy)",
