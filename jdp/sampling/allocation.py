@@ -7,18 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import _validate, random
+from jdp import _validate
 from jdp._arguments import checked
-from jdp._loop_carries import vary_like
 from jdp.events import RandomAllocation
 from jdp.sampling import registry
 from jdp.sampling.base import (
   Sampler,
   check_population,
+  integers_below,
   least_capacity,
   overflow_probability,
   pack,
-  until_done,
 )
 
 
@@ -80,7 +79,7 @@ def random_allocation(
 
   def sample(key, state):
     left = jnp.where(state.position == 0, np.int32(participations), state.left)
-    chosen = _integers_below(key, num_batches - state.position, population) < left
+    chosen = integers_below(key, num_batches - state.position, population) < left
     position = (state.position + 1) % num_batches
     return pack(chosen, capacity), AllocationState(left - chosen.astype(np.int32), position)
 
@@ -101,22 +100,6 @@ def random_allocation(
     capacity=capacity,
     max_participations=None,
   )
-
-
-def _integers_below(key: jax.Array, bound: jax.Array, size: int) -> jax.Array:
-  """Uniform integers below a traced bound, exactly: int32 [size]. Consumes the key."""
-  bound = bound.astype(np.uint32)
-  rest = (np.uint32(0) - bound) % bound  # 2^32 modulo the bound
-
-  def redraw(key, drawn):
-    # Words from the largest multiple of the bound on would make small numbers likelier: they are
-    # drawn again.
-    word = random.bits(key, (size,))
-    fair = (rest == 0) | (word < np.uint32(0) - rest)
-    value = jnp.where(drawn < 0, jnp.where(fair, (word % bound).astype(np.int32), -1), drawn)
-    return value, jnp.all(value >= 0)
-
-  return until_done(key, redraw, vary_like(jnp.full(size, -1, np.int32), bound))
 
 
 registry.register(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 from jax import lax
+from jax.typing import ArrayLike
 
 from jdp import _validate, random
 from jdp._loop_carries import vary_like
@@ -135,6 +136,22 @@ def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
   value = (word % np.uint32(bound)).astype(np.int32)
   fair = 2**32 - 2**32 % bound
   return value if fair == 2**32 else jnp.where(word < np.uint32(fair), value, np.int32(bound))
+
+
+def integers_below(key: jax.Array, bound: ArrayLike, size: int) -> jax.Array:
+  """Uniform integers below a bound, traced or not, exactly: int32 [size]. Consumes the key."""
+  bound = jnp.asarray(bound).astype(np.uint32)
+  rest = (np.uint32(0) - bound) % bound  # 2^32 modulo the bound
+
+  def redraw(key, drawn):
+    # Words from the largest multiple of the bound on would make small numbers likelier: they are
+    # drawn again.
+    word = random.bits(key, (size,))
+    fair = (rest == 0) | (word < np.uint32(0) - rest)
+    value = jnp.where(drawn < 0, jnp.where(fair, (word % bound).astype(np.int32), -1), drawn)
+    return value, jnp.all(value >= 0)
+
+  return until_done(key, redraw, vary_like(jnp.full(size, -1, np.int32), bound))
 
 
 def permutation(key: jax.Array, size: int) -> jax.Array:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jdp import _validate
@@ -20,12 +19,11 @@ from jdp.sampling.base import (
   Sampler,
   check_population,
   first_members,
-  integers,
+  integers_below,
   least_capacity,
   overflow_probability,
   pack,
   permutation,
-  until_done,
 )
 
 
@@ -150,12 +148,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   capacity = min(capacity, population)
 
   def assign(key):
-    # A pick of num_batches stands for a draw that failed.
-    def redraw(key, picks):
-      picks = jnp.where(picks == num_batches, integers(key, num_batches, population), picks)
-      return picks, jnp.all(picks < num_batches)
-
-    return until_done(key, redraw, jnp.full(population, num_batches, np.int32))
+    return integers_below(key, num_batches, population)
 
   def batch(assignment, position):
     return pack(assignment == position, capacity)
