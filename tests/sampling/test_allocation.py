@@ -10,7 +10,8 @@ from scipy import stats
 
 from jdp.events import GaussianSum, RandomAllocation, Round
 from jdp.ledger import Ledger
-from jdp.sampling import allocation, random_allocation
+from jdp.sampling import random_allocation
+from jdp.sampling.base import integers_below
 from tests.helpers import statistical
 from tests.helpers.samples import membership, run
 
@@ -54,8 +55,8 @@ def test_every_subset_is_as_likely_as_any_other_and_independent(key):
   statistical.assert_uncorrelated(standard[:, 0], catches=0.12)  # of two records, in one round
 
 
-def test_integers_below_a_traced_bound_are_uniform(key):
-  draw = jax.jit(lambda key, bound: allocation._integers_below(key, bound, 30_000))
+def testintegers_below_a_traced_bound_are_uniform(key):
+  draw = jax.jit(lambda key, bound: integers_below(key, bound, 30_000))
   keys = jax.random.split(key, 3)
   counts = np.bincount(draw(keys[0], jnp.int32(3)), minlength=3)
   statistical.assert_frequencies(counts, np.full(3, 1 / 3), catches=np.array([0.30, 0.35, 0.35]))
