@@ -64,19 +64,18 @@ def prepare(options: GeneralApproachOptions) -> Work:
       f"Expected --sampling of fixed_size or shuffled with --runs=discrete, got {leaving[0]}: the "
       "owner of a record that is removed would take its share of the noise along."
     )
-  rates = options.record_rates or (options.learning_rate,) * len(options.record_size)
-  if len(rates) != len(options.record_size):
+  rows = _rows(options)
+  rates = options.row_rates or (options.learning_rate,) * len(rows)
+  if len(rates) != len(rows):
     raise ValueError(
-      f"Expected as many --record_rates as --record_size, which are {len(options.record_size)}, "
-      f"got {len(rates)}."
+      f"Expected --row_rates of {len(rows)} rows, got {len(rates)}; give one for each of --runs, and "
+      "for each --record_size of microbatch and user."
     )
-  cut = tuple(zip(options.record_size, rates, strict=True))
   task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))
   settings = [
     _setting(options, task, groups, run, size, rate, policy)
-    for run in options.runs
-    for size, rate in (cut if run in _PARTITIONS else ((1, options.learning_rate),))
+    for (run, size), rate in zip(rows, rates, strict=True)
     for policy in options.sampling
   ]
   clients = {name: records.examples for name, records in task.records.items()}
@@ -103,11 +102,7 @@ def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:
   """
   dataset = load_dataset(options, options.data_seed)
   model = MODELS[options.model](dataset.input_shape, dataset.num_classes)
-  kinds = {
-    _kind(run, size): (run, size)
-    for run in options.runs
-    for size in (options.record_size if run in _PARTITIONS else (1,))
-  }
+  kinds = {_kind(run, size): (run, size) for run, size in _rows(options)}
   test = jax.tree.map(jnp.asarray, dataset.test)
   classifier = models.Model(
     model.init, lambda values, x: model.apply(values.weights, values.statistics, x)[0]
@@ -138,6 +133,15 @@ _PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
   "microbatch": lambda rng, labels, size: data.partition_iid(rng, len(labels), size),
   "user": data.partition_by_label,
 }
+
+
+def _rows(options: GeneralApproachOptions) -> list[tuple[str, int]]:
+  """The runs, each with the size of its records."""
+  return [
+    (run, size)
+    for run in options.runs
+    for size in (options.record_size if run in _PARTITIONS else (1,))
+  ]
 
 
 def _kind(run: str, size: int) -> str:

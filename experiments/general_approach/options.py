@@ -104,9 +104,10 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     check=partial(_validate.integer, 0),
   )
   learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
-  record_rates: tuple[float, ...] = option(
+  row_rates: tuple[float, ...] = option(
     (),
-    "Learning rates, one for each --record_size. None: --learning_rate.",
+    "Learning rates, one for each of --runs and, of those that cut their own records, for each "
+    "--record_size. None: --learning_rate.",
     check=_validate.positive,
   )
   momentum: bool = option(False, f"Whether SGD has momentum {MOMENTUM}.")

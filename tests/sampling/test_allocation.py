@@ -55,7 +55,7 @@ def test_every_subset_is_as_likely_as_any_other_and_independent(key):
   statistical.assert_uncorrelated(standard[:, 0], catches=0.12)  # of two records, in one round
 
 
-def testintegers_below_a_traced_bound_are_uniform(key):
+def test_integers_below_a_traced_bound_are_uniform(key):
   draw = jax.jit(lambda key, bound: integers_below(key, bound, 30_000))
   keys = jax.random.split(key, 3)
   counts = np.bincount(draw(keys[0], jnp.int32(3)), minlength=3)

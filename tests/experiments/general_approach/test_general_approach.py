@@ -75,7 +75,7 @@ def test_every_query_has_the_noise_multiplier_asked_for(name, layers):
     )
 
 
-def test_records_of_each_size_have_a_rate_of_their_own(monkeypatch):
+def test_rows_have_rates_of_their_own(monkeypatch):
   make, found = general_approach.iterative_training, []
 
   def iterative_training(model, query, sampler, optimizer, **options):
@@ -85,8 +85,8 @@ def test_records_of_each_size_have_a_rate_of_their_own(monkeypatch):
 
   monkeypatch.setattr(general_approach, "iterative_training", iterative_training)
   given = {"runs": ("none", "microbatch"), "record_size": (2, 5), "learning_rate": 0.25}
-  for rates in ((), (2.0, 0.5)):
-    options = general_approach.GeneralApproachOptions(**{**TINY, **given, "record_rates": rates})
+  for rates in ((), (0.25, 2.0, 0.5)):
+    options = general_approach.GeneralApproachOptions(**{**TINY, **given, "row_rates": rates})
     general_approach.prepare(options)
   assert found == [0.25, 0.25, 0.25, 0.25, 2.0, 0.5]
 
@@ -298,8 +298,8 @@ def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeyp
   ("given", "message"),
   [
     (
-      {"record_size": (5, 10), "record_rates": (0.5,)},
-      "Expected as many --record_rates as --record_size, which are 2, got 1",
+      {"runs": ("none", "microbatch"), "record_size": (5, 10), "row_rates": (0.5, 1.0)},
+      "Expected --row_rates of 3 rows, got 2",
     ),
     (
       {"given_stddevs": (1.0,)},
