@@ -88,16 +88,18 @@ def undithered():
 
 @pytest.fixture
 def undone(monkeypatch):
-  """Registries of mechanisms, queries, events and analyses, as they were after the test."""
+  """Registries of parts, events and analyses, as they were after the test."""
   # Imported here, as few tests need them.
   from jdp import events
   from jdp.accounting import registration
   from jdp.events.base import EVENT_TYPES
   from jdp.mechanisms import registry as mechanisms
   from jdp.queries import registry as queries
+  from jdp.sampling import registry as samplers
 
   monkeypatch.setattr(mechanisms, "_MECHANISMS", mechanisms.registered())
   monkeypatch.setattr(queries, "_QUERIES", queries.registered())
+  monkeypatch.setattr(samplers, "_SAMPLERS", samplers.registered())
   monkeypatch.setattr(events.queries, "_REGISTERED", [])
   monkeypatch.setattr(events.queries, "_REGISTERED_SAMPLINGS", [])
   monkeypatch.setattr(registration, "_RULES", {})

@@ -27,7 +27,7 @@ def package(undone, monkeypatch):
 
 
 def test_it_is_short_and_nothing_is_left_unaudited(package):
-  assert pathlib.Path(package.__file__).read_text().count("\n") < 100
+  assert pathlib.Path(package.__file__).read_text().count("\n") < 110
   assert conformance.unaudited(package) == []
 
 

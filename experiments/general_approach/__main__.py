@@ -68,8 +68,8 @@ def prepare(options: GeneralApproachOptions) -> Work:
   rates = options.row_rates or (options.learning_rate,) * len(rows)
   if len(rates) != len(rows):
     raise ValueError(
-      f"Expected --row_rates of {len(rows)} rows, got {len(rates)}; give one for each of --runs, and "
-      "for each --record_size of microbatch and user."
+      f"Expected --row_rates of {len(rows)} rows, got {len(rates)}; give one for each of --runs, "
+      "and for each --record_size of microbatch and user."
     )
   task = load_groups_task(options)
   groups = make_groups(options, jax.eval_shape(task.init, jax.random.key(0)))

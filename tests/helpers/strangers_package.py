@@ -96,3 +96,8 @@ def two_coins(population, rate) -> sampling.Sampler:
   known = drawn.event(drawn.init())
   event = TwoCoins(known.probability, known.overflow_probability, population)
   return drawn._replace(event=lambda state: event)
+
+
+sampling.registry.register(
+  "two_coins", lambda n, size: two_coins(n, (size / n) ** 0.5), factory=two_coins
+)
