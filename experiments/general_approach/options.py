@@ -92,6 +92,7 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     f"Noise on each coordinate of the averages of {', '.join(GIVEN)} (given), up to the factor "
     "that meets z.",
     check=_validate.positive,
+    may_be_equal=True,
   )
   spacing: float = option(
     0.25,
@@ -109,5 +110,6 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     "Learning rates, one for each of --runs and, of those that cut their own records, for each "
     "--record_size. None: --learning_rate.",
     check=_validate.positive,
+    may_be_equal=True,
   )
   momentum: bool = option(False, f"Whether SGD has momentum {MOMENTUM}.")

@@ -39,6 +39,7 @@ class Spec(NamedTuple):
   most: int
   may_be_empty: bool
   repeated: bool
+  may_be_equal: bool
 
   @property
   def allowed(self) -> Collection[str]:
@@ -61,6 +62,7 @@ def option(
   most: int = 1_000_000,
   may_be_empty: bool = False,
   repeated: bool = False,
+  may_be_equal: bool = False,
 ) -> Any:
   """A dataclass field that becomes a flag.
 
@@ -78,9 +80,10 @@ def option(
       repetitions than that are a slip of the keyboard, and would fill the memory.
     may_be_empty: whether a list may be empty, though its default is not.
     repeated: whether the flag is given again for each element, which may hold commas then.
+    may_be_equal: whether elements of a list may be equal, as those of different things may.
   """
   empty = may_be_empty or default == ()
-  spec = Spec(default, help, choices, check, when or {}, group, most, empty, repeated)
+  spec = Spec(default, help, choices, check, when or {}, group, most, empty, repeated, may_be_equal)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
 
 
@@ -328,7 +331,7 @@ def _checked_list(name: str, spec: Spec, value: object) -> Sequence[object]:
     raise ValueError(
       f"Expected --{name} of at most {_MOST_ELEMENTS} elements, got {len(value)}; make more runs."
     )
-  if len(set(map(repr, value))) < len(value):
+  if not spec.may_be_equal and len(set(map(repr, value))) < len(value):
     raise ValueError(f"Expected --{name} without repetitions, got {_shortened(written(value))}.")
   return value
 

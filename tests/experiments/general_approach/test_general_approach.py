@@ -20,6 +20,7 @@ from experiments.general_approach import tutorials, two_vectors
 from experiments.general_approach.queries import make_groups, make_query
 from experiments.runner import launch
 from experiments.runner.launch import Location
+from experiments.runner.options import resolve
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon
 from jdp import accounting, ledger
@@ -85,10 +86,12 @@ def test_rows_have_rates_of_their_own(monkeypatch):
 
   monkeypatch.setattr(general_approach, "iterative_training", iterative_training)
   given = {"runs": ("none", "microbatch"), "record_size": (2, 5), "learning_rate": 0.25}
-  for rates in ((), (0.25, 2.0, 0.5)):
-    options = general_approach.GeneralApproachOptions(**{**TINY, **given, "row_rates": rates})
+  for rates in ((), (0.25, 2.0, 2.0)):
+    options = resolve(
+      general_approach.GeneralApproachOptions, {**TINY, **given, "row_rates": rates}
+    )
     general_approach.prepare(options)
-  assert found == [0.25, 0.25, 0.25, 0.25, 2.0, 0.5]
+  assert found == [0.25, 0.25, 0.25, 0.25, 2.0, 2.0]
 
 
 def test_noise_is_divided_as_the_runs_say():
