@@ -186,7 +186,7 @@ def filled(text: str, folder: pathlib.Path) -> str:
     begin = match[0].partition("\n")[0]
     if path == "reproduction":
       return f"{begin}\n{reproduction.table_of(heading)}\n<!-- end -->"
-    if path == "flags":
+    if (path, heading) == ("flags", "presets"):
       return f"{begin}\n{_presets(folder / path)}\n<!-- end -->"
     tables = stored(folder / path, heading)
     which = int(number or 1)
@@ -201,8 +201,8 @@ def _presets(flags: pathlib.Path) -> str:
   """The table of an experiment's presets, each with the comment of its flag file."""
   rows = []
   for path in sorted(flags.glob("*.flags"), key=lambda path: (path.stem != "smoke", path.stem)):
-    comment = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
-    rows.append(f"| `{path.stem}` | {' '.join(comment)} |")
+    comment = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    rows.append(f"| `{path.stem}` | {' '.join(comment).replace('|', chr(92) + '|')} |")
   return "\n".join(["| preset | what it is |", "| --- | --- |", *rows])
 
 

@@ -107,8 +107,8 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
   row_rates: tuple[float, ...] = option(
     (),
-    "Learning rates, one for each of --runs and, of those that cut their own records, for each "
-    "--record_size. None: --learning_rate.",
+    "In place of --learning_rate, one for each of --runs and, of those that cut their own records, "
+    "for each --record_size.",
     check=_validate.positive,
     may_be_equal=True,
   )

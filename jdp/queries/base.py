@@ -82,8 +82,8 @@ class SumQuery(_SumQuery):
       It is 0 if there is no noise, and None if it is not stated. `on_grid` must hide the digits of
       this noise.
     clip: (state, record) -> record. The record within the bounds that `preprocess` would put on it
-      in this round, for local training that stays within them: `preprocess` then leaves it as it
-      is. The record as it is where no bound is fixed beforehand.
+      in this round, for local training that stays within them: `preprocess` sends the same with and
+      without it. The record as it is where no bound is fixed beforehand.
     public: state -> the state without what must stay secret, such as noise that was not released.
       `preprocess`, `clip` and clients are given that. `finalize` takes the whole state.
     num_rounds: the number of rounds that the noise is for, or None. No more may be released.

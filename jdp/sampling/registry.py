@@ -31,8 +31,8 @@ def register(
     name: what binaries call it.
     make: (population, expected size) -> sampler of about so many records a round. Sizes are
       from 1 to the population.
-    factory: the public function that `make` calls. A factory that no entry names is not checked.
-      Default: `make`.
+    factory: the public function that `make` calls. `jdp.conformance.unaudited` names a public
+      factory that no entry has. Default: `make`.
 
   Raises:
     ValueError: if the name is taken.

@@ -199,7 +199,7 @@ def _saved_and_loaded(state: State) -> State:
 
 
 def _samplings() -> Iterator[Part]:
-  # Batches of 2 leave no record over, and those of 5 do.
+  # Shuffled epochs in batches of 2 leave no record over, and in those of 5 they do.
   for (name, entry), size in itertools.product(samplers.registered().items(), (2, 5)):
     sampler = entry.make(_POPULATION, size)
     draw, law = _rounds(sampler), sampler.event(sampler.init())
