@@ -321,7 +321,7 @@ def _pairs(
       ),
       None,
     )
-    if clean and row["central"]:
+    if clean and row["stddev"]:  # so little noise too that no epsilon is finite
       yield variant.options, clean, row
 
 
@@ -334,7 +334,7 @@ def _noised(
   """The rows whose noise plain averaging adds, and whose training was done without privacy too."""
   params = last_params(workdir, summary, problem.init)
   for options, clean, row in pairs:
-    if row["stddev"] and row["central"]["unit"] == Unit.USER and _adds(options):
+    if (row["central"] or {"unit": Unit.USER})["unit"] == Unit.USER and _adds(options):
       stddev = row["stddev"] * options.server_learning_rate
       yield Noised(row, stddev, row["rounds"].mean, clean, params[clean["label"]])
 

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shutil
+import types
 from collections import OrderedDict
 
 import jax
@@ -622,3 +623,11 @@ def test_rows_of_other_noise_share_their_rounds(tmp_path, monkeypatch):
   with compilations() as names:
     run(tmp_path / "run", **{**ONCE, **varied})
   assert sum("several_rounds" in name for name in names) == 1
+
+
+def test_noise_too_small_for_any_epsilon_has_its_cost_shown():
+  options = dp_fedavg.DPFedAvgOptions()
+  variants = [types.SimpleNamespace(options=options, federation=given) for given in (None, 1, 1)]
+  rows = [{"stddev": stddev, "central": None} for stddev in (None, 0.1, 0.0)]
+  pairs = list(dp_fedavg_report._pairs(variants, rows))
+  assert pairs == [(options, rows[0], rows[1])]
