@@ -222,6 +222,11 @@ def _reasons(events: Seen, seen: Observed, delta: float, accountant: str) -> Ite
       )
   if delta == 0:
     yield "Some release has no epsilon at delta = 0. Ask for a larger delta."
+  if (cut := seen.rounds.cut) > delta:
+    yield (
+      f"The draws of the noise end: a neighbour cannot send {rounded_up(cut)} of what is released, "
+      f"above delta = {rounded_down(delta)}. Add more noise, or ask for a larger delta."
+    )
   yield f"The accountant {accountant!r} finds no bound. Ask another one, or of a shorter run."
 
 

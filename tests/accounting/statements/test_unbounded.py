@@ -28,6 +28,11 @@ def local(guarantee):
     (Ledger().append(local(ApproxDP(1.0, 1e-6)), count=20), 1e-5, "own deltas are 2"),
     (RUN, 0.0, "no epsilon at delta = 0"),
     (
+      subsampled_gaussian(0.1, 0.03, 100),
+      1e-9,
+      "a neighbour cannot send 1 of what is released, above delta = 1e-09. Add more noise",
+    ),
+    (
       Ledger().append(Round(PoissonSampling(0.01, 1e-9), GaussianSum(1.0, 0.8)), count=5000),
       1e-6,
       "outgrow their slots with a probability of .* Give the sampler a larger capacity",
