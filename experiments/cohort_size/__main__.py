@@ -65,7 +65,8 @@ def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningP
     )
     radius = mechanism.max_norm  # The server's projection changes no release.
     local_error = mechanism.mean_squared_error(options.max_update_norm) / size
-  stddev = 0.0 if run == "none" else plan.noise_multiplier * radius
+  private = run in ("central", "local")
+  stddev = plan.noise_multiplier * radius if private else 0.0
   sum_query = no_privacy() if run == "none" else gaussian_sum(radius, stddev)
   query = average(sum_query, plan.sampler.expected_size)
   make: Make = partial(
@@ -81,7 +82,7 @@ def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningP
     f"{run}_{size}",
     f"{LABELS[run]}, {size:,}",
     make(**layout_of(options)),
-    private=run != "none",
+    private=private,
     public=problem.public(Unit.USER),
     make=make,
   )

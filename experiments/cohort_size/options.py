@@ -11,7 +11,12 @@ from jdp import _validate
 
 _count = partial(_validate.integer, 1)
 _epsilon = partial(_validate.in_range, 1e-3, 1e4)
-LABELS = {"none": "no privacy", "central": "central", "local": "local and central"}
+LABELS = {
+  "none": "no privacy",
+  "clipped": "clipping only",
+  "central": "central",
+  "local": "local and central",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +29,10 @@ class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOpt
     check=_count,
   )
   runs: tuple[str, ...] = option(
-    tuple(LABELS), "Columns of the table: who adds noise.", choices=tuple(LABELS)
+    tuple(LABELS), "Columns of the table: who clips and adds noise.", choices=tuple(LABELS)
   )
   max_update_norm: float = option(
-    1.0, "Updates are clipped to this L2 norm, by whoever adds the noise.", check=_validate.positive
+    1.0, "Updates are clipped to this L2 norm, except without privacy.", check=_validate.positive
   )
   epsilon_direction: float = option(
     32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=_epsilon

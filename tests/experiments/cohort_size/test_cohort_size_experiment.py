@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
 def test_every_size_spends_the_target(finished):
   rows = finished[2]
   for size in TINY["cohort_sizes"]:
-    assert rows["none", size]["central"] is None
+    assert rows["none", size]["central"] is rows["clipped", size]["central"] is None
     for name in ("central", "local"):
       assert 7.9 < rows[name, size]["central"]["epsilon"] <= 8.0
     assert rows["local", size]["release"] is not None
@@ -56,6 +56,7 @@ def test_errors_are_those_of_noise_and_of_the_choice_of_the_cohort(finished):
   rows = finished[2]
   errors = {key: row["error"] for key, row in rows.items()}
   assert errors["none", EVERYBODY]["measured"] < 1e-5
+  assert errors["clipped", EVERYBODY]["measured"] < 1e-5
   central = errors["central", EVERYBODY]
   assert central["measured"] == pytest.approx(central["noise"], rel=0.06)
   chosen = errors["central", 20]
