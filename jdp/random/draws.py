@@ -250,7 +250,6 @@ def _of_pairs(
 
 
 @checked
-@partial(jax.jit, static_argnames=("p", "shape"))
 def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Array:
   """Coins that are True with probability `realised_probability(p)`.
 

@@ -10,7 +10,8 @@ setting: the bits of a result do not depend on what was computed before. Argumen
 * scalars of floating point, but for 0, 1, -1 and what is not finite, which XLA simplifies by, and
   for exponents: XLA has special code for some;
 * arrays of floating point, and keys;
-* arrays of other types that are longer than the constants of a cipher.
+* arrays of other types that are longer than the constants of a cipher;
+* words that others are compared with: the probabilities of draws.
 
 Other scalars are never arguments: shifts, masks and counts stay what they are. An argument has the
 bits of the number, and its type. A division by it is a product with its inverse, as XLA divides by
@@ -34,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
-from jax.extend.core.primitives import div_p, pow_p
+from jax.extend.core.primitives import div_p, eq_p, lt_p, pow_p
 from jax.sharding import PartitionSpec
 
 from jdp import random
@@ -47,6 +48,7 @@ PyTree = Any
 # Their functions have constants of their own: coefficients, and units in the last place.
 _LIBRARIES = tuple(os.path.dirname(str(library.__file__)) + os.sep for library in (jax, random))
 _KEPT_WORDS = 4  # A row of ChaCha's state: its constants and how it is turned.
+_COMPARISONS = (lt_p, eq_p)
 _MOST_PROGRAMS = 32  # Each holds a compiled program.
 _MOST_TRACES = 8  # of one function: shapes of arguments, devices
 
@@ -180,7 +182,7 @@ def _unpacked(
 
 
 def _is_scalar(value: Any) -> bool:
-  return isinstance(value, np.ndarray) and value.ndim == 0
+  return isinstance(value, np.ndarray) and value.ndim == 0 and _is_floating(value)
 
 
 def _is_key(value: Any) -> bool:
@@ -250,15 +252,17 @@ class _Lifting:
         variables.append(variable)
         values.append(value)
 
-    def lifted(atom):
+    def lifted(atom, compared=False):
       value = literal_value(atom) if isinstance(atom, Literal) else None
-      return argument(value, atom.aval) if _becomes_argument(value) else atom
+      word = compared and value is not None and value.dtype == np.uint32
+      return argument(value, atom.aval) if word or _becomes_argument(value) else atom
 
     equations = []
     for eqn in code.eqns:
       eqn = _multiplying(eqn, self._product)
       numbers = eqn.invars[: 1 if eqn.primitive is pow_p else None]
-      operands = [*map(lifted, numbers), *eqn.invars[len(numbers) :]]
+      compared = eqn.primitive in _COMPARISONS
+      operands = [lifted(atom, compared) for atom in numbers] + eqn.invars[len(numbers) :]
       equations.append(self._equation(eqn.replace(invars=operands), argument))
     results = [*map(lifted, code.outvars)]
     constvars, consts = [variable for variable, _ in kept], [value for _, value in kept]

@@ -9,6 +9,7 @@ own.
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jdp.accounting.local.cap_shares import log_density, quantile
@@ -47,9 +48,12 @@ def _quantiles(
     return (2 * np.exp(log_height), -slope) if from_pole else (gamma, slope)
 
   table = tabulate(height, 0.0)
+  # Constant and factor of t and of 1 - t: numbers, so that all caps have one program.
+  lines = np.array([[0, 1], [1, -1]], np.float32)[:: -1 if from_pole else 1]
 
   def heights(y):
     value = table(y)
-    return (1 - value, value) if from_pole else (value, 1 - value)
+    t, complement = (constant + factor * value for constant, factor in jnp.asarray(lines))
+    return t, complement
 
   return heights

@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
-from jdp import queries, sampling
+from jdp import queries, random, sampling
 from jdp.federated import add_updates, client_mesh, rounds
 from jdp.federated.engine import shared_programs
 from jdp.federated.engine.rounds import block_of_at_most
@@ -169,6 +169,7 @@ PROGRAMS = {
   "a long integer array": lambda c: lambda x: x[np.arange(8) * int(10 * c) % 7],
   "random numbers": lambda c: lambda x: c * jax.random.normal(jax.random.key(3), x.shape) + x,
   "a key": lambda c: with_key(jax.random.key(int(10 * c))),
+  "a coin": lambda c: lambda x: jnp.where(random.bernoulli(jax.random.key(3), c, x.shape), x, 0.0),
 }
 
 
