@@ -18,6 +18,7 @@ from jdp.events.rounds import Event
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
 from jdp.federated.engine.shared_programs import shared
+from jdp.federated.runs.run_folder import fingerprint
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import average, gaussian_sum
@@ -101,13 +102,14 @@ def evaluate_privately(
     clients: the users' data.
     noise_multiplier: z >= 0.
     ledger: what was released about these users before, such as a run's.
-    sampler: who is asked. None: everybody.
+    sampler: who is asked, in its first round. None: everybody.
     relation: the neighbouring relation of the guarantee.
     noise_key: of the sampling and the noise, for this evaluation alone. None: one from the
       operating system.
 
   Raises:
-    ValueError: if a number is out of range, there are no metrics, or the sampler has other users.
+    ValueError: if a number is out of range, there are no metrics, or the sampler has other users
+      or rounds that are not alike. Also if `noise_key` is that of a run in the ledger.
 
   >>> from jdp import data
   >>> users = data.clients_from_pairs([([[1.0]] * n, [0] * n) for n in range(1, 101)])
@@ -122,6 +124,7 @@ def evaluate_privately(
   )
   keys = (random.secure_key() if noise_key is None else noise_key, random.secure_key())
   clients = jax.tree.map(jnp.asarray, clients)
+  ledger = ledger.recorded_by([fingerprint(keys[0])])
   values, events = averages.release(keys, params, clients)
   for event in events:
     ledger = ledger.append(event)
@@ -164,6 +167,7 @@ def noised_averages(
   _validate.non_negative(noise_multiplier=noise_multiplier)
   relation, population = Relation(relation), num_clients(clients)
   sampler = poisson(population, 1.0) if sampler is None else sampler
+  _check_rounds_alike(sampler)
   one = jax.eval_shape(lambda data: client_data(data, jnp.int32(0)), clients)
   names = tuple(jax.eval_shape(metric, params, one))
   if not names:
@@ -199,6 +203,22 @@ def noised_averages(
     return state.optimizer.tolist(), jax.device_get(events)
 
   return NoisedAverages(names, stddev / sampler.expected_size, algorithm, release)
+
+
+def _check_rounds_alike(sampler: Sampler) -> None:
+  """Refuses a sampler of which one round alone is neither of its mean size nor counts by itself."""
+  event: Any = sampler.event(sampler.init())
+  unlike = {
+    "a cap": getattr(event, "max_participations", None) is not None,
+    "positions": getattr(event, "position", None) is not None,
+    "a smaller batch": getattr(event, "keeps_partial", False)
+    and sampler.capacity != sampler.expected_size,
+  }
+  for what in (what for what, found in unlike.items() if found):
+    raise ValueError(
+      f"Expected a sampler whose rounds are alike, got {type(event).__name__} with {what}; an "
+      "evaluation is one round of a fresh sampler: pass poisson or fixed_size, or leave it out."
+    )
 
 
 def _share(value: jax.typing.ArrayLike) -> jax.Array:

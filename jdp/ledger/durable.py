@@ -21,6 +21,7 @@ from jdp.ledger.value import (
   count_types,
   marked_exposed,
   refuse_gap,
+  refuse_later_rounds,
   refuse_two_caps,
   same_event,
 )
@@ -115,6 +116,7 @@ class DurableLedger:
     expected: LedgerMark | None = None,
   ):
     check_key(key)
+    refuse_later_rounds(prior.entries)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
     self._exposed = {"key_exposed": True} if key_exposed else {}
     self._runs = [] if identity is None else [identity]

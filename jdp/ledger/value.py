@@ -191,12 +191,17 @@ class Ledger:
 
     Raises:
       ValueError: if both hold local releases with a cap. `max_releases` is over a run, and they may
-        be of two runs. If they are of one, `extend` the first ledger by the other's entries. Also
-        if both were recorded by one run (`recorded_by`).
+        be of two runs. If they are of one, `extend` the first ledger by the other's entries. The
+        same holds for samplings with `max_participations`, and for rounds with a position or an
+        index, of which one ledger lacks the first. Also if both were recorded by one run
+        (`recorded_by`).
     """
     if not isinstance(other, Ledger):
       return NotImplemented
     refuse_two_caps(self.entries, other.entries)
+    if all(_numbered_runs(one.entries)[0] for one in (self, other)):
+      for one in (self, other):
+        refuse_later_rounds(one.entries)
     return self.recorded_by(other.runs).extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
@@ -212,7 +217,8 @@ class Ledger:
     parameters in one ledger cannot be told apart. Slice their ledgers before adding them.
 
     Raises:
-      ValueError: if `start` or `stop` is no whole number >= 0.
+      ValueError: if `start` or `stop` is no whole number >= 0, or a later part is asked of several
+        runs whose rounds are numbered.
 
     >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
     150
@@ -226,7 +232,13 @@ class Ledger:
         continue
       first, first_of_next = first_of_next, first_of_next + count
       kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
-    return Ledger().extend(_with_epochs_started(entry for entry in kept if entry[1]))
+    kept = [entry for entry in kept if entry[1]]
+    if start and (several := _numbered_runs(self.entries)[1] & _numbered_runs(kept)[0].keys()):
+      raise ValueError(
+        f"Expected start=0 in a ledger of several runs with {several.pop()[0].__name__}, got "
+        f"{start}; slice the ledger of one run."
+      )
+    return Ledger().extend(_with_epochs_started(kept))
 
   @property
   def caveats(self) -> tuple[str, ...]:
@@ -446,7 +458,53 @@ def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent
   }
 
 
-_OF_ONE_ROUND = {"index", "position", "starts_epoch"}  # fields that differ in a sampler's rounds
+_OF_ONE_ROUND = {"index", "position", "starts_epoch"}  # fields that differ in a run's rounds
+
+
+def _plan(event: typing.Any) -> tuple[typing.Any, ...]:
+  """What the samplings of one sampler, or the correlated sums of one run, have in common."""
+  return type(event), *(
+    getattr(event, field.name)
+    for field in dataclasses.fields(event)
+    if field.compare and field.name not in _OF_ONE_ROUND
+  )
+
+
+def _numbered_runs(entries: Iterable[tuple[Event, int]]) -> tuple[dict[tuple, int], set[tuple]]:
+  """Of each plan whose rounds are numbered, the first one's number; and the plans of several runs.
+
+  The index of correlated noise tells runs apart, and the sampler's position where there is none.
+  """
+  first: dict[tuple, int] = {}
+  last: dict[tuple, int] = {}
+  several = set()
+  for event, count in entries:
+    if not isinstance(event, Round):
+      continue
+    numbered: typing.Any
+    for numbered in _correlated_parts(event.query) or (event.sampling,):
+      number = getattr(numbered, "index", getattr(numbered, "position", None))
+      if number is not None:
+        plan = _plan(numbered)
+        if count > 1 or number <= last.get(plan, -1):
+          several.add(plan)
+        first.setdefault(plan, int(number))
+        last[plan] = int(number)
+  return first, several
+
+
+def refuse_later_rounds(entries: Iterable[tuple[Event, int]]) -> None:
+  """Refuses a run with numbered rounds, but without its first, beside another: it would not count.
+
+  Runs are told apart by rounds of one number.
+  """
+  for plan, number in _numbered_runs(entries)[0].items():
+    if number:
+      raise ValueError(
+        f"Expected each of two ledgers with numbered rounds to begin with round 0, got "
+        f"{plan[0].__name__} of round {number} at first; take the whole run, or extend the ledger "
+        "of its earlier rounds."
+      )
 
 
 def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
@@ -457,17 +515,10 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
   seen = set()
   for event, count in entries:
     sampling: typing.Any = getattr(event, "sampling", None)
-    of_run = _is_correlated(getattr(event, "query", None))
+    of_run = bool(_correlated_parts(getattr(event, "query", None)))
     if not of_run and "starts_epoch" in getattr(sampling, "__dataclass_fields__", ()):
       starting = dataclasses.replace(sampling, starts_epoch=True)
-      sampler = (
-        type(sampling),
-        *(
-          getattr(sampling, field.name)
-          for field in dataclasses.fields(sampling)
-          if field.compare and field.name not in _OF_ONE_ROUND
-        ),
-      )
+      sampler = _plan(sampling)
       if sampler not in seen:
         seen.add(sampler)
         # Only the first round of the entry is marked. The others stay as they are.
@@ -476,8 +527,8 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
     yield event, count
 
 
-def _is_correlated(query: object) -> bool:
-  """Whether a query's noise is correlated over rounds, or that of a group."""
+def _correlated_parts(query: object) -> list[CorrelatedGaussianSum]:
+  """The sums of a query, or of a group, whose noise is correlated over rounds."""
   if isinstance(query, CorrelatedGaussianSum):
-    return True
-  return any(map(_is_correlated, getattr(query, "parts", ())))
+    return [query]
+  return [one for part in getattr(query, "parts", ()) for one in _correlated_parts(part)]

@@ -29,6 +29,7 @@ from jdp.events import (
   Round,
   ShuffledBatches,
 )
+from jdp.federated.runs.run_records import MemoryRecords
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, correlated_gaussian, load, subsampled_gaussian
 from tests.helpers.gaussian import gaussian_delta
@@ -91,10 +92,10 @@ def test_a_run_is_charged_once_however_much_of_it_is_recorded():
 
 
 def test_a_repeated_index_is_another_run():
-  twice = run() + run(indices=[5])
+  twice = run().extend(run(indices=[5]).entries)
   assert epsilon(twice) == near(gaussian(math.sqrt(2 * 2.5)))
   event = run(indices=[0]).entries[0][0]
-  many = Ledger().append(event, count=7) + run(indices=range(1, N))
+  many = Ledger().append(event, count=7).extend(run(indices=range(1, N)).entries)
   assert epsilon(many) == near(gaussian(math.sqrt(7 * 2.5)))
   # Another clip norm is of another round, but not of another plan.
   clipped = dataclasses.replace(PLAN, clip_norm=0.1, index=5)
@@ -247,7 +248,7 @@ def test_epochs_are_counted_from_where_they_begin():
   for part, turns in zip(slices, (2, 2, 3), strict=True):
     assert epsilon(part) == near(gaussian(math.sqrt(turns)))
   # A sampler that begins anew in the middle of an epoch promises nothing of the run.
-  broken = in_epochs(bins, only=range(6)) + in_epochs(bins, 2, only=range(6, N))
+  broken = in_epochs(bins, only=range(6)).extend(in_epochs(bins, 2, only=range(6, N)).entries)
   assert epsilon(broken) == near(gaussian(math.sqrt(12)))
 
 
@@ -267,12 +268,19 @@ def with_positions(ledger, positions):
   [
     # Rounds 0 and 1 with one sampler, and the others with a second one, that begins anew.
     (
-      run(indices=range(2)) + run(sampling=MinSeparationSampling(B, 9, 100), indices=range(2, N)),
+      run(indices=range(2)).extend(
+        run(sampling=MinSeparationSampling(B, 9, 100), indices=range(2, N)).entries
+      ),
       "sampled alike, got 2 samplings",
     ),
     (
-      run(indices=range(6)) + run(indices=range(6, N), others=(GaussianSum(1.0, 9.0),),
-          sampling=MinSeparationSampling(B, 9, 100)),
+      run(indices=range(6)).extend(
+        run(
+          sampling=MinSeparationSampling(B, 9, 100),
+          indices=range(6, N),
+          others=(GaussianSum(1.0, 9.0),),
+        ).entries
+      ),
       "sampled alike, got 2 samplings",
     ),
     (with_positions(run(), [*range(6), *range(6)]), "position to grow with the index"),
@@ -491,6 +499,27 @@ def test_noise_is_calibrated_over_a_plan():
   z = accounting.calibrate_noise(2.0, 1e-5, plan, accountant="pld")
   exact = accounting.gaussian_noise_multiplier(2.0, 1e-5) * math.sqrt(2.5)
   assert exact * (1 - 1e-6) <= z <= exact * 1.002
+
+
+def test_parts_of_two_runs_are_not_taken_for_one():
+  """They could be: rounds 0 to 4 of one and 5 on of another have the numbers of a single run."""
+  ledger = correlated_gaussian(NARROW, NAMED)
+  plain = Ledger().extend(
+    (dataclasses.replace(event, query=GaussianSum(1.0, 5.0)), count)
+    for event, count in ledger.entries
+  )
+  for run_of in (ledger, plain):
+    with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
+      run_of.rounds(0, 5) + run_of.rounds(5, N)
+    with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
+      run_of.rounds(5, N) + run_of.rounds(0, 5)
+    with pytest.raises(ValueError, match="begin with round 0"):
+      MemoryRecords(run_of.rounds(5, N), exposed=False, identity="a")
+    two = run_of + run_of
+    with pytest.raises(ValueError, match="Expected start=0 in a ledger of several runs"):
+      two.rounds(5, N + 5)
+    assert epsilon(two.rounds(0, N + 5)) == near(epsilon(run_of + run_of.rounds(0, 5)))
+    assert epsilon(run_of) < epsilon(run_of + run_of.rounds(0, 5)) <= epsilon(two)
 
 
 def test_a_slice_of_a_run_costs_no_more_than_the_run():

@@ -8,6 +8,7 @@ import pytest
 from jdp import accounting, data, ledger, random, sampling
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.federated import evaluate_privately, evaluate_users
+from jdp.sampling.registry import registered
 
 VALUES = np.array([[0.25], [0.5], [np.nan], [1e30], [-3.0], [1.0]], np.float32)
 USERS = data.Examples(VALUES[:, None], np.zeros((6, 1), np.int32), np.ones((6, 1), np.float32))
@@ -84,3 +85,67 @@ def test_a_noised_metric_of_a_replaced_user_costs_twice_the_noise():
   assert one.stddev == pytest.approx(2 * 2.0 * np.sqrt(2) / 3)
   (event,) = jax.tree.leaves(list(one.ledger), is_leaf=lambda x: isinstance(x, Round))
   assert accounting.noise_multiplier(event.query, "replace_one") == pytest.approx(2.0)
+
+
+def evaluated(sampler, before, seed):
+  return evaluate_privately(
+    first,
+    jnp.float32(0),
+    USERS,
+    noise_multiplier=2.0,
+    ledger=before,
+    sampler=sampler,
+    relation="zero_out",
+    noise_key=random.seeded_key(seed),
+  ).ledger
+
+
+@pytest.mark.parametrize(
+  "sampler",
+  [
+    sampling.poisson(6, 1.0, max_participations=1),
+    sampling.shuffled(6, 4, keep_partial=True),
+    sampling.min_separation(6, 2, 1),
+    sampling.cyclic_poisson(6, 2, 1.0),
+  ],
+)
+def test_a_sampler_whose_first_round_is_not_like_the_others_is_refused(sampler):
+  """Its cap would make later evaluations free, and its mean size is not that of one round."""
+  with pytest.raises(ValueError, match="Expected a sampler whose rounds are alike"):
+    evaluated(sampler, ledger.Ledger(), 0)
+
+
+TAKEN = (
+  "poisson",
+  "truncated_poisson",
+  "fixed_size",
+  "shuffled",
+  "balls_in_bins",
+  "random_allocation",
+)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_every_evaluation_costs_as_a_round_of_its_own(name):
+  sampler = registered()[name].make(6, 2)
+  alone = [evaluated(sampler, ledger.Ledger(), seed) for seed in range(3)]
+  found = ledger.Ledger()
+  for seed in range(3):
+    found = evaluated(sampler, found, seed)
+  epsilon, whole = accounting.epsilon(found, 1e-5), alone[0] + alone[1] + alone[2]
+  assert epsilon == accounting.epsilon(whole, 1e-5)
+  assert epsilon > 1.2 * accounting.epsilon(alone[0], 1e-5)
+
+
+def test_every_other_registered_sampler_is_refused():
+  for name in registered().keys() - {*TAKEN}:
+    with pytest.raises(ValueError, match="Expected a sampler whose rounds are alike"):
+      evaluated(registered()[name].make(6, 2), ledger.Ledger(), 0)
+
+
+def test_the_key_of_a_run_in_the_ledger_is_refused():
+  once = evaluate_privately(first, jnp.float32(0), USERS, noise_multiplier=1.0, noise_key=KEY)
+  with pytest.raises(ValueError, match="Expected ledgers of different runs"):
+    evaluate_privately(
+      first, jnp.float32(0), USERS, noise_multiplier=1.0, ledger=once.ledger, noise_key=KEY
+    )

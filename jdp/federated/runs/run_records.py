@@ -8,7 +8,7 @@ import jax
 from jdp.events.rounds import Event
 from jdp.ledger import Ledger
 from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import marked_exposed, refuse_two_caps
+from jdp.ledger.value import marked_exposed, refuse_later_rounds, refuse_two_caps
 
 PyTree = Any
 
@@ -89,6 +89,7 @@ class MemoryRecords:
   name = "the run"
 
   def __init__(self, prior: Ledger, *, exposed: bool, identity: str):
+    refuse_later_rounds(prior.entries)
     self._ledger, self._prior, self._exposed = prior.recorded_by([identity]), prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
