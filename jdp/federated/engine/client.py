@@ -83,13 +83,37 @@ def contribution(
     # Where no noise is drawn with a key, XLA computes no digest either.
     noise_key = bind(noise_key, client)
     record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
-    own_weight = membership if weight is None else membership * weight(client)
+    own_weight = membership
+    if weight is not None:
+      own_weight = membership * weight(client)
+      _check_no_draws(query, query_key, query_state, record, own_weight)
     bounded = _bounded(query, query_key, query_state, record, own_weight)
     return bounded, weighted(
       {**scalars, "cohort_size": jnp.float32(1)}, membership
     ) if diagnose else None
 
   return add
+
+
+def _check_no_draws(
+  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array
+) -> None:
+  """Refuses a query that draws for each record: a weight of 0 would take its noise away, too.
+
+  Who sees the sum would see how much noise is in it, and so what the weight was computed from.
+  """
+  if isinstance(record, Factored):
+    return  # of a query that scales
+  code = jax.make_jaxpr(query.preprocess)(key, state, record, weight).jaxpr
+  needed = set(map(id, code.outvars))
+  for eqn in reversed(code.eqns):
+    if any(id(output) in needed for output in eqn.outvars):
+      needed.update(map(id, eqn.invars))
+  if id(code.invars[0]) in needed:
+    raise ValueError(
+      "Expected weight=None with a query that draws noise for each record, got a weight, which may "
+      "depend on the record; leave it out, or take a query whose sum is noised."
+    )
 
 
 def _bounded(

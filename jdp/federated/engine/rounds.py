@@ -154,11 +154,15 @@ def rounds(
     unit: what one client is.
     releases: what each member of the cohort releases locally in a round.
     send: (parameters, public query state) -> what clients see of them.
-    weight: client -> the weight of its record, in [0, 1]. None: all weigh 1.
+    weight: client -> the weight of its record, in [0, 1]. None: all weigh 1. No weight goes with
+      `releases`, or with a query that draws noise for each record, as `discrete_sum` does.
     draws_noise: whether each client draws noise for its record, a matter of speed only.
     chunk_size: see `cohort_sum`. No chunk is wider than almost all samples.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics. They break the guarantee if shown.
+
+  Raises:
+    ValueError: if a weight is given where none goes; with a query, when a round is traced.
 
   >>> from jdp import queries, sampling
   >>> def client_fn(keys, params, client):
@@ -172,6 +176,11 @@ def rounds(
   (GaussianSum(clip_norm=1.0, stddev=2.0), 'zero_out')
   """
   relation, unit = Relation(relation), Unit(unit)
+  if releases and weight is not None:
+    raise ValueError(
+      "Expected weight=None with local releases, got a weight, which they do not protect; leave it "
+      "out."
+    )
 
   def init(params):
     record = jax.eval_shape(server.record, params)
