@@ -7,6 +7,7 @@ guarantee covers it. The second is measured on made-up updates, and tells nothin
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -30,6 +31,7 @@ from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import epsilon, percent, table
 from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
+from jdp.federated.engine.shared_programs import shared
 from jdp.queries.base import PyTree
 from jdp.queries.distributed.calibrated_integers import IntegerSum
 from jdp.queries.distributed.float_sums import DistributedSum
@@ -105,7 +107,7 @@ def noise_of(
   """
   weights = present[0].astype(jnp.float32)
   exact = jax.tree.map(lambda x: jnp.tensordot(weights, x, 1), updates)
-  noised = jax.jit(released, static_argnums=0)(query, key, updates, present)
+  noised = shared(partial(released, query))(key, updates, present)
   off = jax.tree.map(jnp.subtract, noised, exact)
   return float(jnp.sqrt(jnp.mean(ravel_pytree(off)[0] ** 2)))
 

@@ -81,8 +81,8 @@ def masked_round(
     less noise than the event would claim.
 
   Args:
-    query: a `discrete_sum` with noise="skellam". It is made for as many clients and the modulus of
-      the protocol.
+    query: a `discrete_sum` with noise="skellam", made for as many clients as the protocol. Its
+      modulus is the protocol's, or smaller.
     protocol: a `secure_aggregation`.
     min_clients: the floor, >= 1.
 
@@ -92,9 +92,9 @@ def masked_round(
 
   Raises:
     ValueError: if min_clients is no whole number >= 1. In a round, before anything is sent: if the
-      query's noise is not Skellam noise, or records or answers are not those of the protocol's
-      clients. Also if a client that was lost answers again, or min_clients could not make up for
-      the others' noise by exact draws.
+      query's noise is not Skellam noise, its modulus is above the protocol's, or records or answers
+      are not those of the protocol's clients. Also if a client that was lost answers again, or
+      min_clients could not make up for the others' noise by exact draws.
 
   >>> from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
   >>> from jdp.queries import discrete_sum
@@ -131,7 +131,7 @@ def masked_round(
     integers = report(
       jax.random.split(keys[0], numbers[0]), state, records, jnp.float32(1)
     ).integers
-    planned = _planned(query, state, integers[0])
+    planned = _planned(query, state, integers[0], protocol.modulus_bits)
     if len(present) > 1:
       _check_floor(min_clients, numbers[0] * planned.share_variance)
     each = [planned.share_variance, *calibrations(numbers, planned.share_variance)]
@@ -218,13 +218,21 @@ def _check_floor(min_clients: int, variance: float) -> None:
     )
 
 
-def _planned(query: SumQuery, state: DiscreteState, integers: jax.Array) -> SkellamSum:
+def _planned(
+  query: SumQuery, state: DiscreteState, integers: jax.Array, modulus_bits: int
+) -> SkellamSum:
   """The query's own statement about one client's report: bounds and share of the noise."""
-  _, event, _ = query.finalize(
-    jax.random.key(0), state, DiscreteContribution(jnp.zeros_like(integers), jnp.int32(1))
+  wrapped = jnp.full_like(integers, np.int64(2**modulus_bits).astype(np.int32))
+  result, event, _ = query.finalize(
+    jax.random.key(0), state, DiscreteContribution(wrapped, jnp.int32(1))
   )
   if not isinstance(event, SkellamSum):
     raise ValueError(
       f"Expected a discrete_sum with noise='skellam', got one of {type(event).__name__}."
+    )
+  if any(np.any(leaf) for leaf in jax.tree.leaves(result)):
+    raise ValueError(
+      f"Expected a query whose sums wrap as those of the protocol, modulo 2^{modulus_bits}, got one "
+      "of a larger modulus; make both with one modulus_bits."
     )
   return event

@@ -97,12 +97,14 @@ class SecureAggregation(NamedTuple):
       secrets could be recovered. If not, the sum is zero and nothing opens.
     connected: (setup, reported) -> whether the graph of those clients is connected. `reported` is
       bool [n], on the host.
+    modulus_bits: b. Sums are modulo 2^b.
   """
 
   setup: Callable[[jax.Array], Setup]
   mask: Callable[..., jax.Array]
   unmask: Callable[[Setup, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
   connected: Callable[[Setup, np.ndarray], bool]
+  modulus_bits: int
 
 
 @checked
@@ -213,4 +215,4 @@ def secure_aggregation(
     _, labels = scipy.sparse.csgraph.connected_components(edges, directed=False)
     return len(np.unique(labels[present])) == 1
 
-  return SecureAggregation(setup, mask, unmask, connected)
+  return SecureAggregation(setup, mask, unmask, connected, modulus_bits)

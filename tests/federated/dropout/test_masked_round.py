@@ -38,6 +38,7 @@ def in_the_clear(protocol=PROTOCOL):
     lambda setup, client, integers, stage=0: reduce(integers, BITS),
     lambda setup, total, present: (reduce(total, BITS), jnp.bool_(True)),
     lambda setup, present: True,
+    BITS,
   )
 
 
@@ -211,6 +212,19 @@ def test_the_sum_of_the_reports_alone_does_not_open():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [-2, 2])
+def test_a_modulus_above_the_protocols_is_refused(more):
+  """Sums would wrap at the protocol's, and be read at the query's."""
+  protocol = secure_aggregation(CLIENTS, degree=10, threshold=1, modulus_bits=BITS + more)
+  run = masked_round(QUERY, protocol)
+  if more > 0:
+    found = run(jax.random.key(5), STATE, RECORDS, answering(12)).result
+    assert np.array_equal(found, masked(jax.random.key(5), STATE, RECORDS, answering(12)).result)
+  else:
+    with pytest.raises(ValueError, match=f"wrap as those of the protocol, modulo 2.{BITS + more},"):
+      run(jax.random.key(5), STATE, RECORDS, answering(12))
+
+
 def test_other_noise_is_refused():
   query = discrete_sum(jnp.zeros(4), 1.0, 1.0, num_clients=CLIENTS)
   with pytest.raises(ValueError, match="Expected a discrete_sum with noise='skellam'"):
