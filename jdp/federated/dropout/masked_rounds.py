@@ -232,7 +232,7 @@ def _planned(
     )
   if any(np.any(leaf) for leaf in jax.tree.leaves(result)):
     raise ValueError(
-      f"Expected a query whose sums wrap as those of the protocol, modulo 2^{modulus_bits}, got one "
-      "of a larger modulus; make both with one modulus_bits."
+      f"Expected a query whose sums wrap as those of the protocol, modulo 2^{modulus_bits}, got a "
+      "larger modulus; make both with one modulus_bits."
     )
   return event
