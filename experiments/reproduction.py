@@ -385,6 +385,15 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
       "{Results > k = 20 > test accuracy} without noise",
       "10⁷ of 10⁹ updates, public URLs",
     ),
+    Claim(
+      "the same, by a law that holds from 10⁵ to 10⁷: a hundred times the updates, a hundredth of "
+      "the step and a tenth of ε",
+      "",
+      "draw_and_discard/phishing_2400",
+      "after 10⁷ updates at ε = 1: {Results > k = 20, ε = 1 > test accuracy}; after 10⁹, so "
+      "extrapolated, as at ε = 10 above",
+      "10⁷ of 10⁹ updates, public URLs",
+    ),
   ),
   "client dropout": (
     Claim(
