@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
-from jdp import queries, random, sampling
+from jdp import mechanisms, queries, random, sampling
 from jdp.federated import add_updates, client_mesh, rounds
 from jdp.federated.engine import shared_programs
 from jdp.federated.engine.rounds import block_of_at_most
@@ -68,6 +68,20 @@ def test_rows_of_a_sweep_share_a_program(undithered):
 
 
 @pytest.mark.optimised
+@pytest.mark.parametrize("dim", [64, 100])
+def test_mechanisms_of_several_epsilons_share_a_program(programs, dim):
+  """The threshold of a coin and the side that a cap's height is tabulated from are numbers."""
+  value = jnp.ones(dim)
+  for epsilon in (2.0, 8.0, 20.0):
+    mechanism = mechanisms.separated(
+      mechanisms.priv_unit(dim, epsilon), mechanisms.scalar_dp(10.0, 20.0)
+    )
+    found = shared(mechanism.privatize)(jax.random.key(1), value)
+    expected = jax.jit(mechanism.privatize)(jax.random.key(1), value)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * mechanism.max_norm)
+  assert len(programs) == 1
+
+
 def test_the_bits_are_the_same_whichever_row_came_first(programs):
   first = [trained(algorithm(**row))[0] for row in ROWS]
   block_of_at_most.cache_clear()
