@@ -74,7 +74,7 @@ def _parts(sweep: Finished, summary: Sequence[Row]) -> Iterator[Part]:
 
 _FINAL = "The last model, on data of nobody who takes part; ± is the 95 % interval of repetitions."
 _ERRORS = """The root mean square distance of a round's average to the average of all users'
-updates (clipped, where there is noise), of rounds from the first model. In brackets stands that of
+updates (clipped, but without privacy), of rounds from the first model. In brackets stands that of
 the noise alone, by theory, for updates of the norm to which they are clipped. Only a simulation can
 know it."""
 _TIMES = "Milliseconds of all cores, the median of the same rounds."
