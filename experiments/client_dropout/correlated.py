@@ -326,10 +326,13 @@ def algorithm_of(
   project = partial(vectors.clip, max_norm=options.clip_norm)
 
   def client_fn(keys, params, client):
-    return local_update(keys.data, params, client[0], project), {}
+    user, reports = client
+    return (local_update(keys.data, params, user, project), reports), {}
 
   def preprocess(key, state, record, weight):
-    return query.encode(key, state.sum, record, weight), (weight > 0).astype(jnp.int32)
+    update, reports = record
+    reported = weight * reports  # who is lost is public, whatever the data are
+    return query.encode(key, state.sum, update, reported), (reported > 0).astype(jnp.int32)
 
   def finalize(key, state, total):
     integers, reported = total
@@ -350,7 +353,6 @@ def algorithm_of(
     sampling.min_separation(n, *pattern(options).values()),
     add_updates(optax.sgd(1.0)),
     relation=Relation.ZERO_OUT,
-    weight=lambda client: client[1],
   )
 
 

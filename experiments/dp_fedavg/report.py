@@ -349,10 +349,10 @@ def _guarantees(
 ) -> str:
   not_covered = statements.not_covered("the test data", "public text, where there is any")
   return f"""{statements.units(problem.protects)}\
-Against whoever sees all released models of a run and nothing else, by Rényi accounting
-from the run's `ledger.jsonl`. The server is trusted to sample, which it does by Poisson sampling,
-and to add the noise. "No guarantee" (ε = ∞) means that the run is a baseline, whose last model lies
-in its folder too and may say anything.
+Against whoever sees all released models of a run and nothing else, from the run's `ledger.jsonl`.
+The server is trusted to sample, which it does by Poisson sampling, and to add the noise. "No
+guarantee" (ε = ∞) means that the run is a baseline, or has too little noise. Its last model lies in
+its folder too and may say anything.
 
 {statements.guarantees(summary, "central", options.accountant)}
 

@@ -212,7 +212,7 @@ def _guaranteed(
   return f"""Against whoever sees all released values of a run (weights, running statistics,
 training metrics) and nothing else, from the run's `ledger.jsonl`. The server is trusted
 to sample ({", ".join(options.sampling)}) and to add the noise. "No guarantee" (ε = ∞) means that
-the run is a baseline.
+the run is a baseline, or has too little noise.
 
 {statements.guarantees(rows, "central", options.accountant)}
 

@@ -269,8 +269,8 @@ def _epsilon_figure(
 
 
 _UNIT = f"""The unit is a user with all of its examples. "No guarantee" (ε = ∞) means that the run
-is a baseline, whose last model lies in its folder too and may say anything about the users, or that
-no round was done.
+is a baseline or has too little noise, so that its last model, which lies in its folder too, may say
+anything about the users, or that no round was done.
 
 {statements.not_covered("the test data", "public text, where there is any")}"""
 

@@ -5,15 +5,12 @@ found by the analyses of its events (`jdp.accounting.registration`), so that not
 an event has.
 """
 
-import dataclasses
-import functools
-import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from jdp.accounting.families.base import DominatingPair
-from jdp.events import EventBase, Round
+from jdp.events import Round
 from jdp.guarantees import Relation
 
 Pairs = tuple[DominatingPair, ...]
@@ -119,27 +116,6 @@ class Turns(NamedTuple):
   by_coins: float = 0.0
   alone: Any = None
   whole: Callable[[Iterable[tuple[Any, int]]], int] = lambda rounds: 0
-
-
-_OF_ONE_ROUND = {
-  *("clip_norm", "index", "position", "starts_epoch"),
-  *(field.name for field in dataclasses.fields(EventBase)),
-}
-"""Fields of a run's events that differ between its rounds."""
-
-
-def shared_fields(event: Any) -> tuple[Any, ...]:
-  """What the events of all rounds of one run, or their samplings, have in common."""
-  return type(event).__name__, *_values_shared(tuple(event.__dataclass_fields__))(event)
-
-
-@functools.cache
-def _values_shared(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-  """Reads those of an event's fields that do not differ between the rounds of a run."""
-  shared = [name for name in names if name not in _OF_ONE_ROUND]
-  if len(shared) > 1:
-    return operator.attrgetter(*shared)
-  return lambda event: tuple(getattr(event, name) for name in shared)
 
 
 class Pattern(NamedTuple):

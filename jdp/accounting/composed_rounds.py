@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import Composed, Turns, shared_fields
+from jdp.accounting.analysis import Composed, Turns
 from jdp.accounting.composition import (
   Composition,
   compose_pairs,
@@ -27,6 +27,7 @@ from jdp.accounting.dominating_pairs import is_central
 from jdp.accounting.families.base import DominatingPair, Family
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
+from jdp.events.base import shared_fields
 from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation

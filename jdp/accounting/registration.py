@@ -29,7 +29,12 @@ _QUERIES: dict[type, QueryAnalysis] = {}
 _SAMPLINGS: dict[type, SamplingAnalysis] = {}
 _RULES: dict[type, Callable[[Any], Any]] = {}
 _UNKNOWN = QueryAnalysis()
-_READ_BY_LEDGERS = {"starts_epoch": math.nan, "position": math.nan, "max_participations": None}
+_READ_BY_LEDGERS = {
+  "starts_epoch": math.nan,
+  "position": math.nan,
+  "index": math.nan,
+  "max_participations": None,
+}
 """Fields by which ledgers are added and sliced, and what a missing one counts as: nan as none."""
 
 
@@ -44,8 +49,8 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
     event_type: made by `jdp.events.register`, or `register_sampling`.
     rule: event -> the event that it costs as much as, of a query or a sampling as it is. That one's
       type has an analysis, or a rule. Ask nothing else in it, and change nothing. Where that one
-      has `starts_epoch`, `position` or a `max_participations`, so has the event, as fields of equal
-      values: ledgers are added and sliced by what their own events say.
+      has `starts_epoch`, `position`, `index` or a `max_participations`, so has the event, as fields
+      of equal values: ledgers are added and sliced by what their own events say.
 
   Raises:
     ValueError: if the type was not registered, or has an analysis or a rule.
@@ -259,8 +264,7 @@ def _applied(event: Any) -> Any:
         f"Expected the rule of {kind.__name__} to give an event of the same sort that is "
         f"accounted for, got {type(found).__name__}; mend what charge_as was called with."
       )
-    if types is samplings:
-      _check_fields_of_ledgers(event, found)
+    _check_fields_of_ledgers(event, found)
     event = found
   return event
 

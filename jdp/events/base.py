@@ -1,6 +1,8 @@
 """What all events have in common, and how a class becomes one."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -134,3 +136,24 @@ def _either(own: Any, inner: Any) -> Any:
   if own is True:
     return own
   return inner if own is False or inner is True else own | inner
+
+
+_OF_ONE_ROUND = {
+  *("clip_norm", "index", "position", "starts_epoch"),
+  *(field.name for field in dataclasses.fields(EventBase)),
+}
+"""Fields of a run's events that differ between its rounds."""
+
+
+def shared_fields(event: Any) -> tuple[Any, ...]:
+  """What the events of all rounds of one run, or their samplings, have in common."""
+  return type(event).__name__, *_values_shared(tuple(event.__dataclass_fields__))(event)
+
+
+@functools.cache
+def _values_shared(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+  """Reads those of an event's fields that do not differ between the rounds of a run."""
+  shared = [name for name in names if name not in _OF_ONE_ROUND]
+  if len(shared) > 1:
+    return operator.attrgetter(*shared)
+  return lambda event: tuple(getattr(event, name) for name in shared)

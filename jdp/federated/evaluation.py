@@ -210,7 +210,7 @@ def _check_rounds_alike(sampler: Sampler) -> None:
   event: Any = sampler.event(sampler.init())
   unlike = {
     "a cap": getattr(event, "max_participations", None) is not None,
-    "positions": getattr(event, "position", None) is not None,
+    "positions": hasattr(event, "position"),
     "a smaller batch": getattr(event, "keeps_partial", False)
     and sampler.capacity != sampler.expected_size,
   }

@@ -20,6 +20,7 @@ from jdp.ledger.value import (
   Ledger,
   count_types,
   marked_exposed,
+  numbered_runs,
   refuse_gap,
   refuse_later_rounds,
   refuse_two_caps,
@@ -116,7 +117,6 @@ class DurableLedger:
     expected: LedgerMark | None = None,
   ):
     check_key(key)
-    refuse_later_rounds(prior.entries)
     self._path, self._prior, self._key = pathlib.Path(path), prior, key
     self._exposed = {"key_exposed": True} if key_exposed else {}
     self._runs = [] if identity is None else [identity]
@@ -272,6 +272,7 @@ class DurableLedger:
     counts, entries = end.counts.copy(), [(event, 1) for row in new for event in row]
     refuse_gap(counts, entries)
     refuse_two_caps(entries, self._prior.entries)
+    refuse_later_rounds(self._prior.numbered_runs, numbered_runs(entries))
     self._rounds[end.num_rounds :] = _shared(new)
     self._write(
       round_records(end.num_rounds, new),

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -21,7 +22,7 @@ from jdp.events import (
   PoissonSampling,
   Round,
 )
-from jdp.events.base import MARKS, NO_NUMBER
+from jdp.events.base import MARKS, NO_NUMBER, shared_fields
 from jdp.events.rounds import Event
 from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
@@ -199,9 +200,8 @@ class Ledger:
     if not isinstance(other, Ledger):
       return NotImplemented
     refuse_two_caps(self.entries, other.entries)
-    if all(_numbered_runs(one.entries)[0] for one in (self, other)):
-      for one in (self, other):
-        refuse_later_rounds(one.entries)
+    refuse_later_rounds(self.numbered_runs, other.numbered_runs)
+    refuse_later_rounds(other.numbered_runs, self.numbered_runs)
     return self.recorded_by(other.runs).extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
@@ -233,12 +233,17 @@ class Ledger:
       first, first_of_next = first_of_next, first_of_next + count
       kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
     kept = [entry for entry in kept if entry[1]]
-    if start and (several := _numbered_runs(self.entries)[1] & _numbered_runs(kept)[0].keys()):
+    if start and (several := self.numbered_runs.several & numbered_runs(kept).first.keys()):
       raise ValueError(
-        f"Expected start=0 in a ledger of several runs with {several.pop()[0].__name__}, got "
-        f"{start}; slice the ledger of one run."
+        f"Expected start=0 in a ledger of several runs with {several.pop()[0]}, got {start}; slice "
+        "the ledger of one run."
       )
     return Ledger().extend(_with_epochs_started(kept))
+
+  @functools.cached_property
+  def numbered_runs(self) -> "NumberedRuns":
+    """Its runs whose rounds are numbered."""
+    return numbered_runs(self.entries)
 
   @property
   def caveats(self) -> tuple[str, ...]:
@@ -458,52 +463,51 @@ def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent
   }
 
 
-_OF_ONE_ROUND = {"index", "position", "starts_epoch"}  # fields that differ in a run's rounds
-
-
-def _plan(event: typing.Any) -> tuple[typing.Any, ...]:
-  """What the samplings of one sampler, or the correlated sums of one run, have in common."""
-  return type(event), *(
-    getattr(event, field.name)
-    for field in dataclasses.fields(event)
-    if field.compare and field.name not in _OF_ONE_ROUND
-  )
-
-
-def _numbered_runs(entries: Iterable[tuple[Event, int]]) -> tuple[dict[tuple, int], set[tuple]]:
-  """Of each plan whose rounds are numbered, the first one's number; and the plans of several runs.
+class NumberedRuns(typing.NamedTuple):
+  """The runs of a ledger whose rounds are numbered, by their plans.
 
   The index of correlated noise tells runs apart, and the sampler's position where there is none.
+
+  Attributes:
+    first: plan -> the number of its first event.
+    several: the plans of several runs.
   """
-  first: dict[tuple, int] = {}
-  last: dict[tuple, int] = {}
-  several = set()
+
+  first: dict[tuple, int]
+  several: set[tuple]
+
+
+def numbered_runs(entries: Iterable[tuple[Event, int]]) -> NumberedRuns:
+  """Finds the numbered rounds of entries."""
+  found, last = NumberedRuns({}, set()), dict[tuple, int]()
   for event, count in entries:
-    if not isinstance(event, Round):
-      continue
-    numbered: typing.Any
-    for numbered in _correlated_parts(event.query) or (event.sampling,):
-      number = getattr(numbered, "index", getattr(numbered, "position", None))
-      if number is not None:
-        plan = _plan(numbered)
-        if count > 1 or number <= last.get(plan, -1):
-          several.add(plan)
-        first.setdefault(plan, int(number))
-        last[plan] = int(number)
-  return first, several
+    for numbered, number in _numbers(event):
+      plan = shared_fields(numbered)
+      if count > 1 or number <= last.get(plan, -1):
+        found.several.add(plan)
+      found.first.setdefault(plan, number)
+      last[plan] = number
+  return found
 
 
-def refuse_later_rounds(entries: Iterable[tuple[Event, int]]) -> None:
-  """Refuses a run with numbered rounds, but without its first, beside another: it would not count.
+def _numbers(event: typing.Any) -> Iterator[tuple[typing.Any, int]]:
+  """What numbers a round, and its number: correlated sums, else the sampling."""
+  if not isinstance(event, Round):
+    return
+  parts = _correlated_parts(event.query)
+  if not parts and (position := getattr(event.sampling, "position", None)) is not None:
+    yield event.sampling, int(position)
+  for part in parts:
+    yield part, int(part.index)
 
-  Runs are told apart by rounds of one number.
-  """
-  for plan, number in _numbered_runs(entries)[0].items():
-    if number:
+
+def refuse_later_rounds(run: NumberedRuns, other: NumberedRuns) -> None:
+  """Refuses a run without its first round beside another: the two would count as one."""
+  for plan, number in run.first.items():
+    if number and other.first:
       raise ValueError(
-        f"Expected each of two ledgers with numbered rounds to begin with round 0, got "
-        f"{plan[0].__name__} of round {number} at first; take the whole run, or extend the ledger "
-        "of its earlier rounds."
+        f"Expected each of two runs with numbered rounds to begin with round 0, got {plan[0]} of "
+        f"round {number} at first; take the whole run, or extend the ledger of its earlier rounds."
       )
 
 
@@ -518,7 +522,7 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
     of_run = bool(_correlated_parts(getattr(event, "query", None)))
     if not of_run and "starts_epoch" in getattr(sampling, "__dataclass_fields__", ()):
       starting = dataclasses.replace(sampling, starts_epoch=True)
-      sampler = _plan(sampling)
+      sampler = shared_fields(sampling)
       if sampler not in seen:
         seen.add(sampler)
         # Only the first round of the entry is marked. The others stay as they are.
@@ -527,8 +531,8 @@ def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple
     yield event, count
 
 
-def _correlated_parts(query: object) -> list[CorrelatedGaussianSum]:
-  """The sums of a query, or of a group, whose noise is correlated over rounds."""
-  if isinstance(query, CorrelatedGaussianSum):
+def _correlated_parts(query: typing.Any) -> list[typing.Any]:
+  """The sums of a query, or of a group, whose noise is correlated over rounds: with an index."""
+  if hasattr(query, "index"):
     return [query]
   return [one for part in getattr(query, "parts", ()) for one in _correlated_parts(part)]

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -501,25 +502,46 @@ def test_noise_is_calibrated_over_a_plan():
   assert exact * (1 - 1e-6) <= z <= exact * 1.002
 
 
-def test_parts_of_two_runs_are_not_taken_for_one():
-  """They could be: rounds 0 to 4 of one and 5 on of another have the numbers of a single run."""
-  ledger = correlated_gaussian(NARROW, NAMED)
-  plain = Ledger().extend(
-    (dataclasses.replace(event, query=GaussianSum(1.0, 5.0)), count)
-    for event, count in ledger.entries
+def with_queries(ledger, query_of):
+  """The ledger with other queries: query_of takes the round's number and its query."""
+  return Ledger().extend(
+    (dataclasses.replace(event, query=query_of(number, event.query)), count)
+    for number, (event, count) in enumerate(ledger.entries)
   )
-  for run_of in (ledger, plain):
-    with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
-      run_of.rounds(0, 5) + run_of.rounds(5, N)
-    with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
-      run_of.rounds(5, N) + run_of.rounds(0, 5)
-    with pytest.raises(ValueError, match="begin with round 0"):
-      MemoryRecords(run_of.rounds(5, N), exposed=False, identity="a")
-    two = run_of + run_of
-    with pytest.raises(ValueError, match="Expected start=0 in a ledger of several runs"):
-      two.rounds(5, N + 5)
-    assert epsilon(two.rounds(0, N + 5)) == near(epsilon(run_of + run_of.rounds(0, 5)))
-    assert epsilon(run_of) < epsilon(run_of + run_of.rounds(0, 5)) <= epsilon(two)
+
+
+@pytest.mark.parametrize(
+  "query_of",
+  [
+    lambda number, query: query,
+    lambda number, query: GaussianSum(1.0, 5.0),
+    lambda number, query: dataclasses.replace(query, clip_norm=1.0 + number),  # that adapts
+    lambda number, query: GroupedSums((query, GaussianSum(1.0, 50.0)), ("a", "b")),
+  ],
+)
+def test_parts_of_two_runs_are_not_taken_for_one(query_of):
+  """They could be: rounds 0 to 4 of one and 5 on of another have the numbers of a single run."""
+  one = with_queries(correlated_gaussian(NARROW, NAMED), query_of)
+  with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
+    one.rounds(0, 5) + one.rounds(5, N)
+  with pytest.raises(ValueError, match=r"begin with round 0, got .* of round 5 at first"):
+    one.rounds(5, N) + one.rounds(0, 5)
+  two = one + one
+  with pytest.raises(ValueError, match="Expected start=0 in a ledger of several runs"):
+    two.rounds(5, N + 5)
+  assert epsilon(two.rounds(0, N + 5)) == near(epsilon(one + one.rounds(0, 5)))
+  assert epsilon(one) < epsilon(one + one.rounds(0, 5)) <= epsilon(two)
+
+
+def test_a_later_part_is_no_prior_of_a_numbered_run():
+  one = correlated_gaussian(NARROW, NAMED)
+  event = one.entries[0][0]
+  for prior, refused in ((one.rounds(5, N), True), (one, False), (one.rounds(0, 5), False)):
+    records = MemoryRecords(prior, exposed=False, identity="a")
+    plain = dataclasses.replace(event, sampling=PoissonSampling(0.5), query=GaussianSum(1.0, 5.0))
+    records.append_events(0, [(plain,)])
+    with pytest.raises(ValueError, match="begin with round 0") if refused else nullcontext():
+      records.append_events(1, [(event,)])
 
 
 def test_a_slice_of_a_run_costs_no_more_than_the_run():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jdp import accounting, data, ledger, random, sampling
-from jdp.events import GaussianSum, PoissonSampling, Round
+from jdp.events import CyclicPoissonSampling, GaussianSum, PoissonSampling, Round
 from jdp.federated import evaluate_privately, evaluate_users
 from jdp.sampling.registry import registered
 
@@ -107,6 +107,9 @@ def evaluated(sampler, before, seed):
     sampling.shuffled(6, 4, keep_partial=True),
     sampling.min_separation(6, 2, 1),
     sampling.cyclic_poisson(6, 2, 1.0),
+    sampling.cyclic_poisson(6, 2, 1.0)._replace(
+      event=lambda state: CyclicPoissonSampling(2, 1.0, 6, by_identity=True)
+    ),
   ],
 )
 def test_a_sampler_whose_first_round_is_not_like_the_others_is_refused(sampler):

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 from jdp.accounting import dominating_pairs
 from jdp.accounting.amplification import check_known, check_stays
-from jdp.accounting.analysis import Pattern, QueryAnalysis, shared_fields
+from jdp.accounting.analysis import Pattern, QueryAnalysis
 from jdp.accounting.families.base import DominatingPair
 from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
 from jdp.events import CorrelatedGaussianSum, DistributedCorrelatedSum, Round
+from jdp.events.base import shared_fields
 from jdp.guarantees import Relation
 
 

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from jdp.accounting import analysis
 from jdp.accounting.analysis import Attained, Pairs, Pattern, Release, SamplingAnalysis, Turns
 from jdp.accounting.families.base import POISSON, DominatingPair
 from jdp.accounting.families.gaussian import REPLACED_GAUSSIAN
 from jdp.accounting.families.samples import hidden_pairs, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import CyclicPoissonSampling, MinSeparationSampling, PoissonSampling
+from jdp.events.base import shared_fields
 from jdp.guarantees import Relation
 
 
@@ -82,7 +82,7 @@ def _apart(event: Any, separation: int, *, by_coins: float = 0.0) -> Turns | Non
     runs = max(at.values(), default=0)
     return runs * min(most, len(chosen)) + min(most, -(-unnumbered // separation))
 
-  return Turns(analysis.shared_fields(event), most_of, by_coins=by_coins)
+  return Turns(shared_fields(event), most_of, by_coins=by_coins)
 
 
 def _of_a_group(event: CyclicPoissonSampling) -> Turns:
@@ -95,7 +95,7 @@ def _of_a_group(event: CyclicPoissonSampling) -> Turns:
       of_group[position % event.num_groups] += count
     return max(of_group.values(), default=0) + -(-unnumbered // event.num_groups)
 
-  return Turns(analysis.shared_fields(event), most_of)
+  return Turns(shared_fields(event), most_of)
 
 
 def _by_position(rounds: Iterable[tuple[Any, int]]) -> tuple[Counter[int], int]:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 from jdp.numerics.compensated import Product
 from jdp.queries import SumQuery
@@ -86,7 +87,8 @@ def contribution(
     own_weight = membership
     if weight is not None:
       own_weight = membership * weight(client)
-      _check_no_draws(query, query_key, query_state, record, own_weight)
+      norm = record.norm if isinstance(record, Factored) else record
+      _refuse_draws(query, query_key, query_state, norm, own_weight, "weight=None")
     bounded = _bounded(query, query_key, query_state, record, own_weight)
     return bounded, weighted(
       {**scalars, "cohort_size": jnp.float32(1)}, membership
@@ -95,24 +97,20 @@ def contribution(
   return add
 
 
-def _check_no_draws(
-  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array
+def _refuse_draws(
+  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array, what: str
 ) -> None:
-  """Refuses a query that draws for each record: a weight of 0 would take its noise away, too.
+  """Refuses a query that draws for each record, which needs `what`.
 
-  Who sees the sum would see how much noise is in it, and so what the weight was computed from.
+  A weight of 0 would take the record's noise away, too. Who sees the sum would see how much noise
+  is in it, and so what the weight was computed from.
   """
-  if isinstance(record, Factored):
-    return  # of a query that scales
   code = jax.make_jaxpr(query.preprocess)(key, state, record, weight).jaxpr
-  needed = set(map(id, code.outvars))
-  for eqn in reversed(code.eqns):
-    if any(id(output) in needed for output in eqn.outvars):
-      needed.update(map(id, eqn.invars))
-  if id(code.invars[0]) in needed:
+  _, used = partial_eval.dce_jaxpr(code, [True] * len(code.outvars))
+  if used[0]:
     raise ValueError(
-      "Expected weight=None with a query that draws noise for each record, got a weight, which may "
-      "depend on the record; leave it out, or take a query whose sum is noised."
+      f"Expected a query that draws nothing for each record, unless {what}, got one that does; "
+      "take one whose sum is noised, such as gaussian_sum."
     )
 
 
@@ -124,6 +122,7 @@ def _bounded(
     return query.preprocess(bind(key, (state, record, weight)), state, record, weight)
   # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
   # the factor. A norm of 0 would divide 0 by 0.
+  _refuse_draws(query, key, state, record.norm, weight, "ghost_norms=False")
   shortened = query.preprocess(key, state, record.norm, weight)
   ratio = _bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0)
   # Numbers below float32's normal ones may be wrong by as much as they are.

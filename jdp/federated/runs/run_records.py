@@ -8,7 +8,12 @@ import jax
 from jdp.events.rounds import Event
 from jdp.ledger import Ledger
 from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import marked_exposed, refuse_later_rounds, refuse_two_caps
+from jdp.ledger.value import (
+  marked_exposed,
+  numbered_runs,
+  refuse_later_rounds,
+  refuse_two_caps,
+)
 
 PyTree = Any
 
@@ -89,7 +94,6 @@ class MemoryRecords:
   name = "the run"
 
   def __init__(self, prior: Ledger, *, exposed: bool, identity: str):
-    refuse_later_rounds(prior.entries)
     self._ledger, self._prior, self._exposed = prior.recorded_by([identity]), prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
@@ -118,6 +122,7 @@ class MemoryRecords:
     events = [event for event, _ in entries_of(rounds)]
     new = [(event, 1) for event in (marked_exposed(events) if self._exposed else events)]
     refuse_two_caps(new, self._prior.entries)
+    refuse_later_rounds(self._prior.numbered_runs, numbered_runs(new))
     self._ledger = self._ledger.extend(new)
     self.last_round += len(rounds)
 

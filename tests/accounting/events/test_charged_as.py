@@ -274,6 +274,24 @@ def test_what_sums_and_slices_read_is_in_the_event_itself(given, missing, known)
     accounting.epsilon(run, 1e-5)
 
 
+def test_a_sum_of_a_run_has_the_index_of_its_round():
+  """Else parts of two runs would count as one."""
+
+  @events.register
+  class Step(EventBase):
+    step: int
+
+  accounting.charge_as(
+    Step,
+    lambda event: events.CorrelatedGaussianSum(
+      1.0, 2.0, "a strategy", 4, 1, 4, 4.0, 1, 1.0, event.step
+    ),
+  )
+  run = Ledger().append(Round(PoissonSampling(1.0), Step(0), "zero_out"))
+  with pytest.raises(ValueError, match="Step to have the field index of the"):
+    accounting.epsilon(run, 1e-5)
+
+
 def capped(probability):
   return PoissonSampling(probability, max_participations=1)
 

@@ -211,7 +211,6 @@ def test_the_sum_of_the_reports_alone_does_not_open():
   assert np.all(alone == 9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [-2, 2])
 def test_a_modulus_above_the_protocols_is_refused(more):
   """Sums would wrap at the protocol's, and be read at the query's."""
@@ -225,6 +224,7 @@ def test_a_modulus_above_the_protocols_is_refused(more):
       run(jax.random.key(5), STATE, RECORDS, answering(12))
 
 
+@pytest.mark.slow
 def test_other_noise_is_refused():
   query = discrete_sum(jnp.zeros(4), 1.0, 1.0, num_clients=CLIENTS)
   with pytest.raises(ValueError, match="Expected a discrete_sum with noise='skellam'"):

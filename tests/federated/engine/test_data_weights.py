@@ -40,7 +40,7 @@ def unless_refused(step, *args):
   try:
     return jax.device_get(step(*args)[1])
   except ValueError as error:
-    if not str(error).startswith("Expected weight=None"):
+    if not str(error).startswith("Expected a query that draws nothing"):
       raise
     return None
 
@@ -75,8 +75,18 @@ def test_a_user_without_examples_does_not_show_in_the_ledger():
     project=False,
     weight=weight_by_examples(3),
   )
-  with pytest.raises(ValueError, match="Expected weight=None with a query that draws noise"):
+  with pytest.raises(
+    ValueError, match="Expected a query that draws nothing for each record, unless weight=None"
+  ):
     train(algorithm, params, users, num_rounds=1)
+
+
+def test_a_compiled_query_that_draws_nothing_takes_weights():
+  query = queries.gaussian_sum(1.0, 1.0)
+  algorithm = weighted_rounds(query._replace(preprocess=jax.jit(query.preprocess)), jnp.zeros(2))
+  clients = {"record": jnp.ones((USERS, 2)), "weight": jnp.ones(USERS)}
+  keys = jax.random.key(0), jax.random.key(1)
+  assert unless_refused(algorithm.round, *keys, algorithm.init(jnp.zeros(2)), clients)
 
 
 def test_no_weight_goes_with_local_releases():

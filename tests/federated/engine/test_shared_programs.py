@@ -67,7 +67,6 @@ def test_rows_of_a_sweep_share_a_program(undithered):
     assert jax.tree.structure(events) == jax.tree.structure(expected_events)
 
 
-@pytest.mark.optimised
 @pytest.mark.parametrize("dim", [64, 100])
 def test_mechanisms_of_several_epsilons_share_a_program(programs, dim):
   """The threshold of a coin and the side that a cap's height is tabulated from are numbers."""
@@ -82,6 +81,7 @@ def test_mechanisms_of_several_epsilons_share_a_program(programs, dim):
   assert len(programs) == 1
 
 
+@pytest.mark.optimised
 def test_the_bits_are_the_same_whichever_row_came_first(programs):
   first = [trained(algorithm(**row))[0] for row in ROWS]
   block_of_at_most.cache_clear()
