@@ -177,7 +177,7 @@ def test_a_floor_too_low_for_exact_draws_is_refused_before_anything_is_sent(key)
   )
   state, records, sent = query.init(jnp.zeros(4)), jnp.zeros((CLIENTS, 4)), []
   protocol = in_the_clear()._replace(
-    mask=lambda setup, client, integers, stage=0: sent.append(stage)
+    mask=lambda setup, client, integers, stage=0: sent.append(stage), modulus_bits=17
   )
   with pytest.raises(
     ValueError, match=r"Expected min_clients of at least [0-9]+, to make up for the others' noise"
