@@ -13,19 +13,17 @@ from jdp._files import open_to_read
 from jdp.events.rounds import Event
 from jdp.ledger.append_only_file import AppendOnlyFile
 from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
-from jdp.ledger.reading import Contents, Row, read_contents
-from jdp.ledger.records import END_RECORD, entry_records, round_records
-from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import (
-  Ledger,
+from jdp.ledger.joining import (
   count_types,
-  marked_exposed,
   numbered_runs,
   refuse_gap,
   refuse_later_rounds,
   refuse_two_caps,
-  same_event,
 )
+from jdp.ledger.reading import Contents, Row, read_contents
+from jdp.ledger.records import END_RECORD, entry_records, round_records
+from jdp.ledger.unstacking import unstack
+from jdp.ledger.value import Ledger, marked_exposed, same_event
 
 
 class LedgerMark(NamedTuple):

@@ -1,12 +1,10 @@
 """The ledger as an immutable value."""
 
-import collections
 import dataclasses
 import functools
 import itertools
 import os
 import pathlib
-import typing
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -22,11 +20,19 @@ from jdp.events import (
   PoissonSampling,
   Round,
 )
-from jdp.events.base import MARKS, NO_NUMBER, shared_fields
+from jdp.events.base import MARKS, NO_NUMBER
 from jdp.events.rounds import Event
-from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import Relation
 from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
+from jdp.ledger.joining import (
+  NumberedRuns,
+  count_types,
+  numbered_runs,
+  refuse_gap,
+  refuse_later_rounds,
+  refuse_two_caps,
+  with_epochs_started,
+)
 from jdp.ledger.records import END_RECORD, entry_records
 from jdp.ledger.unstacking import unstack
 
@@ -238,10 +244,10 @@ class Ledger:
         f"Expected start=0 in a ledger of several runs with {several.pop()[0]}, got {start}; slice "
         "the ledger of one run."
       )
-    return Ledger().extend(_with_epochs_started(kept))
+    return Ledger().extend(with_epochs_started(kept))
 
   @functools.cached_property
-  def numbered_runs(self) -> "NumberedRuns":
+  def numbered_runs(self) -> NumberedRuns:
     """Its runs whose rounds are numbered."""
     return numbered_runs(self.entries)
 
@@ -391,148 +397,3 @@ def marked_exposed(events: Sequence[Event]) -> tuple[Event, ...]:
     event if event.key_exposed is True else dataclasses.replace(event, key_exposed=True)
     for event in events
   )
-
-
-def count_types(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
-  """How many events there are of each type."""
-  counts: collections.Counter[type] = collections.Counter()
-  for event, count in entries:
-    counts[type(event)] += count
-  return counts
-
-
-def refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
-  """Refuses an event whose number exceeds the count of the events of its type before it.
-
-  It adds the entries to `counts`.
-  """
-  for event, count in entries:
-    kind, number = type(event), typing.cast(int, event.number)
-    counts[kind] += count
-    # The last of the repeated events has counts[kind] - 1 of its type before it.
-    if count and number >= counts[kind]:
-      raise ValueError(
-        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round "
-        f"{number}: the events of rounds between are missing. Append the event of every round (a "
-        "scan returns and stacks them, a fori_loop loses them). Resume a run with the ledger of "
-        "its earlier rounds."
-      )
-
-
-def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
-  """Refuses the entries of two runs whose local releases are capped, or whose rounds are.
-
-  Each cap is over its own run. So are the turns of rounds without a position.
-  """
-  if all(
-    any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries)
-    for entries in runs
-  ):
-    raise ValueError(
-      "Expected local releases with max_releases in one of two ledgers that are added, got them in "
-      "both; state the cap over both runs (or None), or extend the first ledger if it is one run."
-    )
-  shared = _capped_samplings(runs[0])
-  for entries in runs[1:]:
-    others = _capped_samplings(entries)
-    # What a registered one is charged as is not known here: it may be any of the other run's.
-    known = all(type(one) in typing.get_args(SamplingEvent) for one in shared | others)
-    shared = shared & others if known or not others else shared
-  if shared:
-    raise ValueError(
-      "Expected rounds with max_participations, or turns without a position, in one of two ledgers "
-      f"that are added, got {type(shared.pop()).__name__} in both; state the cap over both runs "
-      "(or None), or extend the first ledger if it is one run."
-    )
-
-
-def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent]:
-  """The samplings of which a record can be in some rounds of a run only, whichever run it is."""
-
-  def is_capped(sampling: SamplingEvent) -> bool:  # a registered one with these fields, too
-    if hasattr(sampling, "position"):
-      return sampling.position is None
-    return getattr(sampling, "max_participations", None) is not None
-
-  return {
-    event.sampling
-    for event, _ in entries
-    if isinstance(event, Round)
-    and not isinstance(event.query, CorrelatedGaussianSum)  # whose index tells runs apart
-    and is_capped(event.sampling)
-  }
-
-
-class NumberedRuns(typing.NamedTuple):
-  """The runs of a ledger whose rounds are numbered, by their plans.
-
-  The index of correlated noise tells runs apart, and the sampler's position where there is none.
-
-  Attributes:
-    first: plan -> the number of its first event.
-    several: the plans of several runs.
-  """
-
-  first: dict[tuple, int]
-  several: set[tuple]
-
-
-def numbered_runs(entries: Iterable[tuple[Event, int]]) -> NumberedRuns:
-  """Finds the numbered rounds of entries."""
-  found, last = NumberedRuns({}, set()), dict[tuple, int]()
-  for event, count in entries:
-    for numbered, number in _numbers(event):
-      plan = shared_fields(numbered)
-      if count > 1 or number <= last.get(plan, -1):
-        found.several.add(plan)
-      found.first.setdefault(plan, number)
-      last[plan] = number
-  return found
-
-
-def _numbers(event: typing.Any) -> Iterator[tuple[typing.Any, int]]:
-  """What numbers a round, and its number: correlated sums, else the sampling."""
-  if not isinstance(event, Round):
-    return
-  parts = _correlated_parts(event.query)
-  if not parts and (position := getattr(event.sampling, "position", None)) is not None:
-    yield event.sampling, int(position)
-  for part in parts:
-    yield part, int(part.index)
-
-
-def refuse_later_rounds(run: NumberedRuns, other: NumberedRuns) -> None:
-  """Refuses a run without its first round beside another: the two would count as one."""
-  for plan, number in run.first.items():
-    if number and other.first:
-      raise ValueError(
-        f"Expected each of two runs with numbered rounds to begin with round 0, got {plan[0]} of "
-        f"round {number} at first; take the whole run, or extend the ledger of its earlier rounds."
-      )
-
-
-def _with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
-  """The entries, with the first round of each sampling by epochs marked as the start of one.
-
-  Rounds of a run with correlated noise stay as they are: their indices tell where epochs start.
-  """
-  seen = set()
-  for event, count in entries:
-    sampling: typing.Any = getattr(event, "sampling", None)
-    of_run = bool(_correlated_parts(getattr(event, "query", None)))
-    if not of_run and "starts_epoch" in getattr(sampling, "__dataclass_fields__", ()):
-      starting = dataclasses.replace(sampling, starts_epoch=True)
-      sampler = shared_fields(sampling)
-      if sampler not in seen:
-        seen.add(sampler)
-        # Only the first round of the entry is marked. The others stay as they are.
-        yield dataclasses.replace(typing.cast(Round, event), sampling=starting), 1
-        count -= 1
-    yield event, count
-
-
-def _correlated_parts(query: typing.Any) -> list[typing.Any]:
-  """The sums of a query, or of a group, whose noise is correlated over rounds: with an index."""
-  if hasattr(query, "index"):
-    return [query]
-  return [one for part in getattr(query, "parts", ()) for one in _correlated_parts(part)]

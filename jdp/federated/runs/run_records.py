@@ -7,13 +7,9 @@ import jax
 
 from jdp.events.rounds import Event
 from jdp.ledger import Ledger
+from jdp.ledger.joining import numbered_runs, refuse_later_rounds, refuse_two_caps
 from jdp.ledger.unstacking import unstack
-from jdp.ledger.value import (
-  marked_exposed,
-  numbered_runs,
-  refuse_later_rounds,
-  refuse_two_caps,
-)
+from jdp.ledger.value import marked_exposed
 
 PyTree = Any
 
