@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from contextlib import nullcontext
+from contextlib import ExitStack, closing
 
 import jax
 import jax.numpy as jnp
@@ -533,15 +533,26 @@ def test_parts_of_two_runs_are_not_taken_for_one(query_of):
   assert epsilon(one) < epsilon(one + one.rounds(0, 5)) <= epsilon(two)
 
 
-def test_a_later_part_is_no_prior_of_a_numbered_run():
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize(("start", "stop", "refused"), [(5, N, True), (0, N, False), (0, 5, False)])
+def test_a_later_part_is_no_prior_of_a_numbered_run(on_disk, start, stop, refused, tmp_path):
   one = correlated_gaussian(NARROW, NAMED)
-  event = one.entries[0][0]
-  for prior, refused in ((one.rounds(5, N), True), (one, False), (one.rounds(0, 5), False)):
-    records = MemoryRecords(prior, exposed=False, identity="a")
-    plain = dataclasses.replace(event, sampling=PoissonSampling(0.5), query=GaussianSum(1.0, 5.0))
-    records.append_events(0, [(plain,)])
-    with pytest.raises(ValueError, match="begin with round 0") if refused else nullcontext():
-      records.append_events(1, [(event,)])
+  prior, event = one.rounds(start, stop), one.entries[0][0]
+  plain = dataclasses.replace(event, sampling=PoissonSampling(0.5), query=GaussianSum(1.0, 5.0))
+  with ExitStack() as stack:
+    if on_disk:
+      file = DurableLedger(tmp_path / "ledger.jsonl", "run", prior)
+      record = stack.enter_context(closing(file)).append
+    else:
+      memory = MemoryRecords(prior, exposed=False, identity="a")
+
+      def record(number, events):
+        memory.append_events(number, [tuple(events)])
+
+    record(0, [plain])
+    if refused:
+      stack.enter_context(pytest.raises(ValueError, match="begin with round 0"))
+    record(1, [event])
 
 
 def test_a_slice_of_a_run_costs_no_more_than_the_run():
