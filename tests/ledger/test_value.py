@@ -62,8 +62,22 @@ def test_rounds_are_a_slice(entries, start, stop):
   ledger = Ledger().extend(entries)
   opens = np.array([isinstance(event, Round) for event in ledger], bool)
   number = np.maximum(np.cumsum(opens if opens.any() else np.ones_like(opens)) - 1, 0)
-  expected = [started(event) for event, n in zip(ledger, number, strict=True) if start <= n < stop]
-  assert [started(event) for event in ledger.rounds(start, stop)] == expected
+  kept = [event for event, n in zip(ledger, number, strict=True) if start <= n < stop]
+  # Each of EVENTS has a plan of its own, so rounds that repeat a number are of several runs.
+  if start and any(is_numbered(event) and list(ledger).count(event) > 1 for event in kept):
+    with pytest.raises(ValueError, match="start=0 in a ledger of several runs"):
+      ledger.rounds(start, stop)
+    return
+  assert list(map(started, ledger.rounds(start, stop))) == list(map(started, kept))
+
+
+def is_numbered(event):
+  """Whether the event states which round of its run it is."""
+  if not isinstance(event, Round):
+    return False
+  parts = getattr(event.query, "parts", (event.query,))
+  numbers = [getattr(part, "index", None) for part in parts]
+  return any(n is not None for n in [*numbers, getattr(event.sampling, "position", None)])
 
 
 def started(event):
