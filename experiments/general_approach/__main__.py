@@ -191,7 +191,7 @@ def _setting(
     name,
     label,
     make(**layout_of(options)),
-    private=run != "none",
+    private=run not in ("none", "clipped"),
     public=public,
     part=kind,
     make=make,

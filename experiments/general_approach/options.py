@@ -28,6 +28,7 @@ RELATIONS = {
 }
 RUNS = {
   "none": "no privacy",
+  "clipped": "joint clipping, no noise",
   "proportional": "separate, proportional noise",
   "dimension": "separate, dimension-adjusted",
   "given": "separate, noise as given",
@@ -55,7 +56,7 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     "batch_norm", "What is trained; cnn has no statistics.", choices=tuple(MODELS)
   )
   runs: tuple[str, ...] = option(
-    tuple(name for name in RUNS if name != "discrete"),
+    tuple(name for name in RUNS if name not in ("clipped", "discrete")),
     "Rows of the table. A record is an example, but for microbatch and user.",
     choices=tuple(RUNS),
   )

@@ -86,10 +86,10 @@ def make_query(
   z, clip_norms = options.noise_multiplier, groups.clip_norms
   if run == "none":
     return no_privacy()
-  if run == "joint":
+  if run in ("joint", "clipped"):
     scales = jax.tree.map(lambda label: clip_norms[label], groups.labels)
     clip_norm = options.joint_clip_norm or math.sqrt(len(clip_norms))
-    return joint_clipped_sum(scales, clip_norm, z * clip_norm)
+    return joint_clipped_sum(scales, clip_norm, z * clip_norm if run == "joint" else 0.0)
   if run == "dimension":
     stddevs = dimension_adjusted_noise(clip_norms, groups.dimensions, z)
   elif run == "given":

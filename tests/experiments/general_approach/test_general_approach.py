@@ -120,6 +120,7 @@ def test_noise_is_divided_as_the_runs_say():
   joint = event_of(make_query(options, groups, "joint", 40), record)
   # by default, nothing that separate clipping leaves alone is clipped
   assert joint == GaussianSum(2.0, 2 * Z)
+  assert event_of(make_query(options, groups, "clipped", 40), record) == GaussianSum(2.0, 0.0)
 
 
 def test_every_sampling_policy_has_an_epsilon_under_its_relation():
@@ -219,18 +220,19 @@ def test_a_part_of_a_tutorial_stands_beside_the_whole():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("general_approach") / "run"
-  return path, run(path, runs=("joint", "none", "user"), noise_seed=3, **TINY)
+  return path, run(path, runs=("joint", "none", "user", "clipped"), noise_seed=3, **TINY)
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
   path, out = finished
   content = json.loads((path / "results.json").read_text())
-  assert [row["setting"] for row in content["summary"]] == ["joint", "none", "user"]
-  assert (
-    "the model of run 'none' was trained without privacy, and its training metrics carry no noise"
-    in (content["not_private"])
-  )
-  for row, number in zip(content["summary"][::2], (1437, 143), strict=True):
+  assert [row["setting"] for row in content["summary"]] == ["joint", "none", "user", "clipped"]
+  for name in ("none", "clipped"):
+    assert (
+      f"the model of run '{name}' was trained without privacy, and its training metrics carry no "
+      "noise"
+    ) in content["not_private"]
+  for row, number in zip(content["summary"][:3:2], (1437, 143), strict=True):
     said = f"taking as public what was computed from the protected data: N = {number} units."
     assert said in out
     assert said in (path / "report.md").read_text()
@@ -245,6 +247,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
     "example",
     None,
     "user",
+    None,
   ]
   (event,) = {type(event.query) for event in ledger.load(path / "user/0/ledger.jsonl")}
   assert event is GroupedSums
