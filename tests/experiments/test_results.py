@@ -5,10 +5,12 @@ import pathlib
 import re
 import shutil
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from experiments import results, stored_values
+from experiments.runner.reports.statistics import mean_interval
 
 REPORT = """# A simulation
 
@@ -128,6 +130,41 @@ def test_who_chose_the_settings_of_stored_results_is_said():
       said[path.stem] = CHOSEN.search(" ".join(re.findall("^#.*", flags, re.M))) is not None
   assert len(said) > 60
   assert [name for name, chosen in said.items() if not chosen] == []
+
+
+def test_no_private_run_ends_above_every_baseline():
+  """Beyond the paired interval: a baseline that a private run beats is a broken one."""
+  compared, above = 0, []
+  for path in pathlib.Path(results.__file__).parent.glob("*/results/*.json"):
+    found = json.loads(path.read_text())
+    found = found.get("results", {}) if isinstance(found, dict) else {}
+    protected = {
+      row["label"]: any(row.get(of) for of in ("central", "release", "local"))
+      for row in found.get("summary", ())
+      if "label" in row
+    }
+    for metric in ("test_accuracy", "accuracy_top1"):
+      ends = {label: _ends(found["runs"], label, metric) for label in protected}
+      free = [values for label, values in ends.items() if values and not protected[label]]
+      if not free:
+        continue
+      best = max(free, key=lambda values: np.mean(list(values.values())))
+      for label, values in ends.items():
+        if protected[label] and len(values.keys() & best.keys()) > 1:
+          mean, width = mean_interval([values[s] - best[s] for s in values.keys() & best.keys()])
+          compared += 1
+          above += [f"{path.stem}: {label} by {mean:.4f}"] if mean > width else []
+  assert compared > 100
+  assert above == []
+
+
+def _ends(runs, label, metric):
+  """The last values of a setting's runs, by seed."""
+  return {
+    row["seed"]: row["metrics"][metric]
+    for row in runs
+    if row.get("label") == label and metric in row.get("metrics", ())
+  }
 
 
 def test_a_missing_table_is_refused(experiment):
