@@ -120,8 +120,9 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
   is padding and adds exactly zero. `members` takes the records of a sample from the data of all.
   Its weights are `sample.weights`.
 
-  Formal guarantee: the query's own, per row, once for each call of `update`. The key is as for
-  `release`. `optax.MultiSteps` around it fails: it would average rows of different batches, which
+  Formal guarantee: the query's own, per row, once for each call of `update`. A query that draws for
+  each record needs the sample's weights as they are: a smaller one takes the record's noise away,
+  too. The key is as for `release`. `optax.MultiSteps` around it fails: it would average rows of different batches, which
   are not one record.
 
   Args:
