@@ -122,8 +122,8 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
 
   Formal guarantee: the query's own, per row, once for each call of `update`. A query that draws for
   each record needs the sample's weights as they are: a smaller one takes the record's noise away,
-  too. The key is as for `release`. `optax.MultiSteps` around it fails: it would average rows of different batches, which
-  are not one record.
+  too. The key is as for `release`. `optax.MultiSteps` around it fails: it would average rows of
+  different batches, which are not one record.
 
   Args:
     query: What makes the sum private. Divide it by a public number (`jdp.queries.average`) for a

@@ -1,6 +1,5 @@
 """The ledger as a file that grows, written before a round's result is used."""
 
-import collections
 import itertools
 import os
 import pathlib
@@ -14,7 +13,8 @@ from jdp.events.rounds import Event
 from jdp.ledger.append_only_file import AppendOnlyFile
 from jdp.ledger.file_format import FORMAT_VERSION, check_key, file_header, sync_folder, to_lines
 from jdp.ledger.joining import (
-  count_types,
+  Kinds,
+  count_kinds,
   numbered_runs,
   refuse_gap,
   refuse_later_rounds,
@@ -45,14 +45,14 @@ class _End(NamedTuple):
     size: in bytes.
     link: of the last line.
     num_rounds: how many rounds there are.
-    counts: how many events of each type they have.
+    counts: how many events of each type against each observer they have.
     closed: whether the last line is the end record.
   """
 
   size: int
   link: bytes
   num_rounds: int
-  counts: collections.Counter[type]
+  counts: Kinds
   closed: bool
 
 
@@ -131,7 +131,7 @@ class DurableLedger:
       raise
     # More of them than the end says is what a failed `append` left.
     self._rounds, self._links = contents.rounds, set(contents.links)
-    counts = count_types((event, 1) for row in contents.rounds for event in row)
+    counts = count_kinds((event, 1) for row in contents.rounds for event in row)
     size = contents.size + len(missing)
     self._end = _End(size, contents.link, len(contents.rounds), counts, contents.closed)
     self._counted = recorded, 0  # the ledger of so many rounds

@@ -5,6 +5,7 @@ Accounting charges a run as a whole. So rounds of two runs must never look like 
 
 import collections
 import dataclasses
+import itertools
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,31 +13,34 @@ from jdp.events import CorrelatedGaussianSum, LocalRelease, Round
 from jdp.events.base import shared_fields
 from jdp.events.rounds import Event
 from jdp.events.sampling import SamplingEvent
+from jdp.guarantees import Observer
+
+Kinds = collections.Counter[tuple[type, Observer]]
 
 
-def count_types(entries: Iterable[tuple[Event, int]]) -> collections.Counter[type]:
-  """How many events there are of each type."""
-  counts: collections.Counter[type] = collections.Counter()
+def count_kinds(entries: Iterable[tuple[Event, int]]) -> Kinds:
+  """How many events there are of each type against each observer."""
+  counts: Kinds = collections.Counter()
   for event, count in entries:
-    counts[type(event)] += count
+    counts[type(event), event.observer] += count
   return counts
 
 
-def refuse_gap(counts: collections.Counter[type], entries: Iterable[tuple[Event, int]]) -> None:
-  """Refuses an event whose number exceeds the count of the events of its type before it.
+def refuse_gap(counts: Kinds, entries: Iterable[tuple[Event, int]]) -> None:
+  """Refuses an event whose number exceeds the count of the events of its kind before it.
 
   It adds the entries to `counts`.
   """
   for event, count in entries:
-    kind, number = type(event), typing.cast(int, event.number)
+    kind, number = (type(event), event.observer), typing.cast(int, event.number)
     counts[kind] += count
-    # The last of the repeated events has counts[kind] - 1 of its type before it.
+    # The last of the repeated events has counts[kind] - 1 of its kind before it.
     if count and number >= counts[kind]:
       raise ValueError(
-        f"Expected the {kind.__name__} of round {counts[kind] - count} at most, got that of round "
-        f"{number}: the events of rounds between are missing. Append the event of every round (a "
-        "scan returns and stacks them, a fori_loop loses them). Resume a run with the ledger of "
-        "its earlier rounds."
+        f"Expected the {kind[0].__name__} of round {counts[kind] - count} at most, got that of "
+        f"round {number}: the events of rounds between are missing. Append the event of every "
+        "round (a scan returns and stacks them, a fori_loop loses them). Resume a run with the "
+        "ledger of its earlier rounds."
       )
 
 
@@ -130,6 +134,37 @@ def refuse_later_rounds(run: NumberedRuns, other: NumberedRuns) -> None:
         f"Expected each of two runs with numbered rounds to begin with round 0, got {plan[0]} of "
         f"round {number} at first; take the whole run, or extend the ledger of its earlier rounds."
       )
+
+
+def rounds_between(
+  entries: Sequence[tuple[Event, int]], start: int, stop: int
+) -> list[tuple[Event, int]]:
+  """The entries of those rounds (`Ledger.rounds`).
+
+  Raises:
+    ValueError: if it would have to part several rounds from the releases that follow all of them.
+  """
+  kept = list[tuple[Event, int]]()
+  ends = collections.Counter[Observer]()  # how many rounds there were against each
+  begun = last = 0  # where the rounds since the last release begin and end
+  opens = Round if any(isinstance(event, Round) for event, _ in entries) else Event
+  for are_rounds, group in itertools.groupby(entries, lambda entry: isinstance(entry[0], opens)):
+    part = list(group)
+    if are_rounds:
+      begun = min(ends[event.observer] for event, _ in part)
+      for event, count in part:
+        first, last = ends[event.observer], ends[event.observer] + count
+        ends[event.observer] = last
+        kept.append((event, max(0, min(last, stop) - max(first, start))))
+      continue
+    if any(begun < bound < last for bound in (start, stop)) and sum(n for _, n in part) > 1:
+      raise ValueError(
+        f"Expected start and stop beside rounds {begun} to {last - 1}, which were recorded before "
+        f"all of their releases, got {start} and {stop}; append the events round by round."
+      )
+    inside = start <= max(last - 1, 0) < stop
+    kept += [(event, count if inside else 0) for event, count in part]
+  return [entry for entry in kept if entry[1]]
 
 
 def with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:

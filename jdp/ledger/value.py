@@ -26,11 +26,12 @@ from jdp.guarantees import Relation
 from jdp.ledger.file_format import check_key, file_header, sync_folder, to_lines
 from jdp.ledger.joining import (
   NumberedRuns,
-  count_types,
+  count_kinds,
   numbered_runs,
   refuse_gap,
   refuse_later_rounds,
   refuse_two_caps,
+  rounds_between,
   with_epochs_started,
 )
 from jdp.ledger.records import END_RECORD, entry_records
@@ -57,8 +58,8 @@ class Ledger:
   Attributes:
     entries: pairs (event, count): the event happened `count` times in a row.
     blocks: the same in blocks of equal length, but for the last entries.
-    runs: what tells apart the runs that it was recorded by; none if it is planned, or a slice. It
-      takes no part in equality.
+    runs: what tells apart the runs that it was recorded by; none if it is planned. It takes no
+      part in equality.
 
   Raises:
     TypeError: if entries are not a tuple of pairs, or an event is neither a `Round` nor a
@@ -103,10 +104,10 @@ class Ledger:
   def append(self, event: Event, *, count: int = 1) -> "Ledger":
     """A new ledger in which `event` has happened `count` more times.
 
-    The event of round n comes after at least n events of its type, those of rounds 0 to n - 1. A
-    loop that keeps its last event only (`fori_loop`) has lost the others. A run that is resumed
-    goes on with the ledger of its earlier rounds (`load`). A gap is not seen in a ledger that holds
-    another run too, with as many events of that type.
+    The event of round n comes after at least n events of its type and observer, those of rounds 0
+    to n - 1. A loop that keeps its last event only (`fori_loop`) has lost the others. A run that is
+    resumed goes on with the ledger of its earlier rounds (`load`). A gap is not seen in a ledger
+    that holds another run too, with as many such events.
 
     Args:
       event: An event, as made on the host or as returned by a jitted step. If its arrays have a
@@ -136,7 +137,7 @@ class Ledger:
       )
     entries = [(e, count) for e in events]
     extended = self.extend(entries)  # also refuses a count that is no whole number
-    refuse_gap(count_types(self.entries), entries)
+    refuse_gap(count_kinds(self.entries), entries)
     return extended
 
   def extend(self, entries: Iterable[tuple[Event, int]]) -> "Ledger":
@@ -211,11 +212,12 @@ class Ledger:
     return self.recorded_by(other.runs).extend(other.entries)
 
   def rounds(self, start: int, stop: int) -> "Ledger":
-    """The ledger of the rounds from `start` up to and without `stop`, as of a run of its own.
+    """The ledger of the rounds from `start` up to and without `stop`.
 
-    Rounds are counted from 0. A round is a `Round` event and what follows it, up to the next
-    `Round`. The first one also has what comes before it. In a ledger without any `Round`, every
-    event is a round.
+    Rounds are counted from 0, against each observer: a round may be a `Round` event for the models
+    and another for the server. To a round belongs what follows it, up to the next `Round`. The
+    first one also has what comes before it. In a ledger without any `Round`, every event is a
+    round. A slice is of the same `runs`. So join slices of a run that was recorded by `extend`.
 
     A slice may begin within an epoch of a sampling that has `starts_epoch`. Its first round of that
     sampling is then marked as the start of the epoch. The record of a neighbour
@@ -224,27 +226,20 @@ class Ledger:
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0, or a later part is asked of several
-        runs whose rounds are numbered.
+        runs whose rounds are numbered. Also if one of them parts rounds that were recorded before
+        all of their releases: then nothing tells which release is of which round.
 
     >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
     150
     """
     _validate.integer(0, start=start, stop=stop)
-    kept: list[tuple[Event, int]] = []
-    first_of_next, has_rounds = 0, any(isinstance(event, Round) for event, _ in self.entries)
-    for event, count in self.entries:
-      if has_rounds and not isinstance(event, Round):  # belongs to the round before it
-        kept.append((event, count if start <= max(first_of_next - 1, 0) < stop else 0))
-        continue
-      first, first_of_next = first_of_next, first_of_next + count
-      kept.append((event, max(0, min(first_of_next, stop) - max(first, start))))
-    kept = [entry for entry in kept if entry[1]]
+    kept = rounds_between(self.entries, start, stop)
     if start and (several := self.numbered_runs.several & numbered_runs(kept).first.keys()):
       raise ValueError(
         f"Expected start=0 in a ledger of several runs with {several.pop()[0]}, got {start}; slice "
         "the ledger of one run."
       )
-    return Ledger().extend(with_epochs_started(kept))
+    return Ledger().recorded_by(self.runs).extend(with_epochs_started(kept))
 
   @functools.cached_property
   def numbered_runs(self) -> NumberedRuns:

@@ -1,6 +1,8 @@
 """The ledger as a value forgets nothing and counts nothing twice."""
 
+import collections
 import dataclasses
+import itertools
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from jdp.events import (
   BallsInBins,
   GaussianSum,
+  LocalRelease,
   PoissonSampling,
   Round,
   ShuffledBatches,
@@ -60,12 +63,24 @@ def test_a_sum_of_ledgers_is_one_after_the_other():
 )
 def test_rounds_are_a_slice(entries, start, stop):
   ledger = Ledger().extend(entries)
-  opens = np.array([isinstance(event, Round) for event in ledger], bool)
-  number = np.maximum(np.cumsum(opens if opens.any() else np.ones_like(opens)) - 1, 0)
-  kept = [event for event, n in zip(ledger, number, strict=True) if start <= n < stop]
+  opens = Round if any(isinstance(event, Round) for event in ledger) else object
+  counts, numbers, stretch, parted = collections.Counter(), [], [0], False
+  for opening, group in itertools.groupby(ledger, lambda event: isinstance(event, opens)):
+    events = list(group)
+    if opening:
+      stretch = []
+      for event in events:
+        stretch.append(counts[event.observer])
+        counts[event.observer] += 1
+      numbers += stretch
+    else:
+      parted |= len(events) > 1 and any(min(stretch) < n <= stretch[-1] for n in (start, stop))
+      numbers += [stretch[-1]] * len(events)
+  kept = [event for event, n in zip(ledger, numbers, strict=True) if start <= n < stop]
   # Each of EVENTS has a plan of its own, so rounds that repeat a number are of several runs.
-  if start and any(is_numbered(event) and list(ledger).count(event) > 1 for event in kept):
-    with pytest.raises(ValueError, match="start=0 in a ledger of several runs"):
+  several = start and any(is_numbered(event) and list(ledger).count(event) > 1 for event in kept)
+  if parted or several:
+    with pytest.raises(ValueError, match="Expected start"):
       ledger.rounds(start, stop)
     return
   assert list(map(started, ledger.rounds(start, stop))) == list(map(started, kept))
@@ -102,6 +117,28 @@ def test_a_slice_within_an_epoch_counts_the_epoch():
   )
   assert list(with_another.rounds(1, 3)) == [epoch_round(True, 20), epoch_round(True)]
   assert ledger.rounds(4, 4) == ledger.rounds(9, 12) == Ledger()
+
+
+def test_rounds_are_counted_against_each_observer():
+  models, server = (Round(PoissonSampling(1.0), GaussianSum(1.0, z)) for z in (2.0, 3.0))
+  server = dataclasses.replace(server, observer="server")
+  by_round = Ledger().extend([(models, 1), (server, 1)] * 4)
+  by_type = Ledger().append(models, count=4).append(server, count=4)
+  for ledger in (by_round, by_type):
+    for event in (models, server):
+      assert list(ledger.rounds(1, 4)).count(event) == 3
+  with pytest.raises(ValueError, match="Round of round 2 at most, got that of round 3"):
+    by_round.rounds(0, 2).append(dataclasses.replace(server, number=3))
+
+
+def test_rounds_that_were_recorded_before_their_releases_are_not_parted():
+  release = LocalRelease(PureDP(1.0))
+  ledger = Ledger().append(EVENTS[0], count=4).append(release, count=4).append(EVENTS[0])
+  assert list(ledger.rounds(0, 4)).count(release) == 4
+  assert list(ledger.rounds(4, 5)) == [EVENTS[0]]
+  for bounds in ((0, 3), (1, 4), (2, 5)):
+    with pytest.raises(ValueError, match="beside rounds 0 to 3, which were recorded before all"):
+      ledger.rounds(*bounds)
 
 
 def test_what_comes_before_the_first_round_belongs_to_it():

@@ -48,7 +48,7 @@ def test_a_run_goes_on_from_another_ones_ledger_but_not_from_its_own(begun, tmp_
       go(folder and tmp_path / "again", noise_key=key, prior=one)
 
 
-def test_plans_slices_and_ledgers_without_an_identity_are_added_as_before(tmp_path):
+def test_plans_and_ledgers_without_an_identity_are_added_as_before(tmp_path):
   plan = Ledger().append(_EVENT, count=3)
   assert len(plan + plan) == 6
   for name in ("one", "two"):
@@ -58,7 +58,18 @@ def test_plans_slices_and_ledgers_without_an_identity_are_added_as_before(tmp_pa
   assert len(load(tmp_path / "one") + load(tmp_path / "two")) == 2
   recorded = plan.recorded_by(["run"])
   assert recorded == plan
-  assert len(recorded.rounds(0, 1) + recorded.rounds(1, 3)) == 3
+
+
+def test_a_slice_is_of_the_run_that_it_was_cut_from(tmp_path):
+  key = random.secure_key()
+  one = go(None, noise_key=key).ledger
+  for part in (one.rounds(0, 1), one.rounds(0, len(one))):
+    assert part.runs == one.runs
+    with pytest.raises(ValueError, match="Expected ledgers of different runs"):
+      part + one
+    with pytest.raises(ValueError, match="Expected ledgers of different runs"):
+      go(None, noise_key=key, prior=part)
+  assert one.rounds(0, 1).extend(one.rounds(1, 3).entries) == one.rounds(0, 3)
 
 
 @pytest.fixture
