@@ -157,6 +157,10 @@ class FolderRecords:
       ahead = first_round + len(rounds) <= on_record
       self._repeated = self._repeated.extend(entries_of(rounds)) if ahead else None
 
+  def next_release(self, done: int) -> int | None:
+    """The first round after `done` whose model was released before; None if there is none."""
+    return self._released.following(done)
+
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses a model if another was released after the same round."""
     self._released.check(done, params)

@@ -27,6 +27,10 @@ class Released:
     # A line that a killed process left in parts is of a round that was never released.
     self._known = dict(re.findall(rb"^(\d+) ([0-9a-f]{64})$", content, re.MULTILINE))
 
+  def following(self, done: int) -> int | None:
+    """The first round after `done` whose model was released; None if there is none."""
+    return min((n for n in map(int, self._known) if n > done), default=None)
+
   def check(self, done: int, params: PyTree) -> None:
     """Notes the model after `done` rounds, on disk when this returns, or compares it.
 

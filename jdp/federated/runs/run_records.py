@@ -62,6 +62,9 @@ class Records(Protocol):
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it."""
 
+  def next_release(self, done: int) -> int | None:
+    """The first round after `done` whose model was released before; None if there is none."""
+
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses a model if another was released after the same round."""
 
@@ -121,6 +124,10 @@ class MemoryRecords:
     refuse_later_rounds(self._prior.numbered_runs, numbered_runs(new))
     self._ledger = self._ledger.extend(new)
     self.last_round += len(rounds)
+
+  def next_release(self, done: int) -> int | None:
+    """None: no round is repeated."""
+    return None
 
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses nothing: no round is repeated."""

@@ -138,6 +138,10 @@ class SharedRecords:
     if self._first is None:
       self._own.append_events(first_round, rounds)
 
+  def next_release(self, done: int) -> int | None:
+    """The first round after `done` whose model was released before; None if there is none."""
+    return json.loads(told(lambda: json.dumps(self._of_first.next_release(done)).encode()))
+
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses a model if another was released after the same round."""
     told(lambda: self._of_first.check_release(done, params))

@@ -172,8 +172,9 @@ def train(
   not go on with other data, keys or first parameters, or where JAX's settings, versions or the
   machine are others: it would repeat a released round as something else. It goes on with another
   number of devices or processes, which change the order of summation: where the last bits of a sum
-  differ, so does its noise. Algorithms cannot be compared, but a model that differs by a bit from
-  the one released after the same round is not released.
+  differ, so does its noise. Algorithms cannot be compared. But where rounds are repeated, the first
+  model shown is of a round after which one was shown before, and is not shown if it differs by a
+  bit.
 
   A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
   number of rounds then depends on the data, through the models. What was released is a part of what
@@ -366,7 +367,8 @@ def _train(
   tell(None)
   stopped, stopped_early = False, STOPPED_EARLY in records.rows[-1]
   while done < num_rounds and not (stopped or stopped_early):
-    planned = min(evaluate_every, num_rounds - done)
+    shown = _next_shown(records, done, num_rounds)
+    planned = min(evaluate_every, (shown if shown > done else num_rounds) - done)
     block = _advance(run, state, done, planned)
     count = _allowed(run, records, done, block.events)
     stopped = count < planned
@@ -376,6 +378,8 @@ def _train(
       # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)
       done, state = done + count, block.state
+      if done < shown:
+        continue
       records.check_release(done, state.params)
       row = {"round": done, **_measure(run, _params(run, state))}
       stopped_early = not stopped and done < num_rounds and _stops(run, [*records.rows, row])
@@ -389,6 +393,20 @@ def _train(
   last = _params(run, state)
   records.finish(last)
   return Result(last, records.ledger, list(records.rows), stopped, stopped_early)
+
+
+def _next_shown(records: Records, done: int, num_rounds: int) -> int:
+  """The next round after which a model was shown before, by this run's folder; else `done`.
+
+  That model comes next, to be compared. One of a round before it would be a second release.
+  """
+  shown = records.next_release(done) or done
+  if shown > num_rounds:
+    raise ValueError(
+      f"Expected num_rounds >= {shown} in {records.name}, as the model after {shown} rounds was "
+      f"shown before, got {num_rounds}: rounds after {done} would be released a second time."
+    )
+  return shown
 
 
 def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:

@@ -181,3 +181,24 @@ def test_a_round_that_is_repeated_with_another_algorithm_is_never_shown(begun, t
     go(folder, algorithm=other, callbacks=[shown.append])
   assert [progress.round for progress in shown] == [2]
   assert len(go(folder).ledger) == ROUNDS
+
+
+@pytest.mark.parametrize("evaluate_every", [1, 3, 5])
+def test_rounds_that_are_repeated_are_shown_first_where_they_were_shown_before(
+  begun, tmp_path, evaluate_every
+):
+  folder, shown = copied(begun, tmp_path), []
+  other = ALGORITHM._replace(round=other_step)
+  with pytest.raises(ValueError, match="Expected the model that was released after round 4 before"):
+    go(folder, algorithm=other, callbacks=[shown.append], evaluate_every=evaluate_every)
+  assert [progress.round for progress in shown] == [2]
+  assert len(go(folder, callbacks=[shown.append], evaluate_every=evaluate_every).ledger) == ROUNDS
+  assert [progress.round for progress in shown][1:3] == [2, 4]
+
+
+def test_a_run_does_not_end_before_a_round_that_was_shown(begun, tmp_path):
+  folder, shown = copied(begun, tmp_path), []
+  with pytest.raises(ValueError, match="Expected num_rounds >= 4 in "):
+    go(folder, callbacks=[shown.append], num_rounds=3)
+  assert [progress.round for progress in shown] == [2]
+  assert len(go(folder, num_rounds=4).ledger) == 4

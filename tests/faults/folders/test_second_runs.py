@@ -28,7 +28,7 @@ from tests.helpers.small_runs import InterruptedRunError
 
 _SIZE, _POPULATION, _ROUNDS = 4096, 8, 9
 _SMALL = 1e-5
-_PLACES = ["append_events", "check_release", "append_row", "save"]
+_PLACES = ["append_events", "next_release", "check_release", "append_row", "save"]
 
 
 class Settings(NamedTuple):
