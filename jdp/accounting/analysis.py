@@ -198,6 +198,7 @@ class SamplingAnalysis(NamedTuple):
     exported: (event, charged, inner, relation) -> the event of dp_accounting, where `inner` is that
       of a record that takes part for certain, and `charged` the pairs of this one. It is asked as
       `amplified` is. None: it is that of those pairs.
+    not_covered: relation -> what a statement of it says that it does not cover; empty for nothing.
   """
 
   inclusion: Callable[[Any], float] | None = None
@@ -211,6 +212,7 @@ class SamplingAnalysis(NamedTuple):
   run_probability: Callable[[Any], float | None] = lambda event: None
   attained: Callable[[Any, bool], Attained | None] = lambda event, sample_known: None
   exported: Callable[[Any, Pairs, Any, Relation], Any] | None = None
+  not_covered: Callable[[Relation], str] = lambda relation: ""
 
   def takes_all(self, event: Any) -> bool:
     """Whether every record is in the round's sample."""

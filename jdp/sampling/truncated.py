@@ -22,7 +22,9 @@ def truncated_poisson(population: int, probability: float, capacity: int) -> Sam
   Formal guarantee: the event is a `TruncatedPoissonSampling`, analysed for Gaussian sums under
   add/remove or zero-out (arXiv 2508.15089). `poisson` wants slots for the largest of all samples,
   and adds to delta what drops the surplus. Here the capacity may be near the mean, as the cost of a
-  full sample is part of each round's.
+  full sample is part of each round's. Under add/remove the guarantee is about one of the N records
+  that leaves; with one more, a full sample is likelier, and the event that costs as much has a
+  population of N + 1 (`jdp.accounting.privacy_statements` says so).
 
   As many coins as there are records say how many are drawn. Those that take part are a uniform
   subset of that size, or of `capacity`. This is the same distribution, exactly uniform for ideal

@@ -74,6 +74,12 @@ register_sampling(
 )
 
 
+_ONE_MORE = (
+  "that a record more than the N of truncated Poisson samples is there, which costs what an event "
+  "with a population of N + 1 does"
+)
+
+
 def _truncated_charged(
   event: TruncatedPoissonSampling, relation: Relation, release: Release
 ) -> tuple[Relation, ...]:
@@ -129,5 +135,6 @@ register_sampling(
     charged=_truncated_charged,
     attained=lambda event, sample_known: Attained.SEEN if sample_known else Attained.ALWAYS,
     exported=_truncated_exported,
+    not_covered=lambda relation: _ONE_MORE if relation is Relation.ADD_REMOVE else "",
   ),
 )

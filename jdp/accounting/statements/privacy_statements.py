@@ -15,7 +15,7 @@ from jdp._arguments import checked
 from jdp.accounting.accountant import epsilon, epsilon_interval, profile_of
 from jdp.accounting.composed_rounds import compose_rounds
 from jdp.accounting.observed import Observed, observed
-from jdp.accounting.registration import known_entries
+from jdp.accounting.registration import known_entries, sampling_analysis
 from jdp.accounting.seen import Seen, events_seen, seen_among, split
 from jdp.events import Round
 from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up
@@ -136,6 +136,7 @@ def _stated(
   samplings = [event.sampling for event, _ in split(own).rounds]
   named = {getattr(sampling, "population", None) for sampling in samplings}
   guarantee, interval, reason = None, (0.0, math.inf), ""
+  left_out: set[str] = set()
   spent = by_rdp = math.inf
   scope: dict[str, Any] = {"relation": relation, "observer": observer}
   try:
@@ -146,6 +147,7 @@ def _stated(
       unit = own[0][0].unit
       guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)
       interval = epsilon_interval(ledger, delta, **scope)
+      left_out = {sampling_analysis(sampling).not_covered(chosen) for sampling in samplings}
     else:
       reason = why_unbounded(ledger, delta, accountant=accountant, **scope)
   except ValueError as refusal:
@@ -157,7 +159,11 @@ def _stated(
     by_rdp,
     sum(count for _, count in own),
     tuple(sorted(count for count in named if count is not None)),
-    tuple(filter(None, (_OTHERS_ARE_NOT_COVERED.get(observer), SETTINGS_ARE_NOT_COVERED))),
+    tuple(
+      filter(
+        None, (_OTHERS_ARE_NOT_COVERED.get(observer), *sorted(left_out), SETTINGS_ARE_NOT_COVERED)
+      )
+    ),
     ledger.caveats,
     reason,
     observer,

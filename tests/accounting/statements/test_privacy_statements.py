@@ -29,6 +29,21 @@ def test_a_statement_is_the_accountants_epsilon_with_its_scope(accountant):
   assert json.loads(json.dumps(one.data()))["population"] == [1000]
 
 
+def test_a_record_that_joins_truncated_samples_is_said_not_to_be_covered():
+  """A full sample is likelier with it: the event of N records is about one of them that leaves."""
+
+  def found(population, relation):
+    sampling = events.TruncatedPoissonSampling(0.99, 100, population)
+    event = events.Round(sampling, events.GaussianSum(1.0, 20.0), relation)
+    (one,) = said(ledger.Ledger().append(event, count=100))
+    return one
+
+  one = found(100, "add_remove")
+  assert "a record more than the N of truncated Poisson samples" in str(one)
+  assert found(101, "add_remove").guarantee.epsilon > 1.4 * one.guarantee.epsilon
+  assert "a record more" not in str(found(100, "zero_out"))
+
+
 def test_observers_have_statements_of_their_own():
   spent = ledger.Ledger().append(ROUND, count=20).append(LOCAL, count=20)
   model, server = said(spent)
