@@ -38,6 +38,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from PIL import Image
 
@@ -301,15 +302,15 @@ def _meet(old: str, new: str) -> bool:
   return max(one[0], other[0]) <= min(one[1], other[1])
 
 
-def _interval(cell: str) -> tuple[float, float, tuple[str, ...]] | None:
-  """The ends of an interval, and the rest of its cell."""
+def _interval(cell: str) -> tuple[Decimal, Decimal, tuple[str, ...]] | None:
+  """The ends of an interval, exact, and the rest of its cell."""
   if found := _MEAN.fullmatch(cell):
     mean, unit, half, rest = found.groups("")
-    middle, width = float(mean.replace(",", "")), float(half)
+    middle, width = Decimal(mean.replace(",", "")), Decimal(half)
     return middle - width, middle + width, (unit, rest)
   if found := _ENDS.fullmatch(cell):
     unit, low, high, rest = found.groups("")
-    return float(low), float(high), (unit, rest)
+    return Decimal(low), Decimal(high), (unit, rest)
   return None
 
 
