@@ -1,5 +1,6 @@
 """Parts of the accounting experiment's report: tables, most of them with a plot."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -77,9 +78,13 @@ def ledger_parts(
     accountants = [name for name in accountants if name != "pld"]
     text += f"No pld: more than {_SLOW} distinct rounds take it minutes.\n\n"
 
-  # A ledger is cut between rounds; the whole needs no cut.
+  ends = list(itertools.accumulate(count for _, count in seen.entries))
+
   def prefix(length: int) -> Ledger:
-    return seen if length == len(seen) else seen.rounds(0, length)
+    return Ledger().extend(
+      (event, max(0, min(count, length - end + count)))
+      for (event, count), end in zip(seen.entries, ends, strict=True)
+    )
 
   counts = _spread(len(seen))
   columns = {

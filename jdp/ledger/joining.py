@@ -107,7 +107,7 @@ def numbered_runs(entries: Iterable[tuple[Event, int]]) -> NumberedRuns:
   found, last = NumberedRuns({}, set()), dict[tuple, int]()
   for event, count in entries:
     for numbered, number in _numbers(event):
-      plan = shared_fields(numbered)
+      plan = (*shared_fields(numbered), event.observer)  # a round may have an event for each
       if count > 1 or number <= last.get(plan, -1):
         found.several.add(plan)
       found.first.setdefault(plan, number)
@@ -142,28 +142,39 @@ def rounds_between(
   """The entries of those rounds (`Ledger.rounds`).
 
   Raises:
-    ValueError: if it would have to part several rounds from the releases that follow all of them.
+    ValueError: if nothing tells which events are of those rounds.
   """
-  kept = list[tuple[Event, int]]()
-  ends = collections.Counter[Observer]()  # how many rounds there were against each
-  begun = last = 0  # where the rounds since the last release begin and end
   opens = Round if any(isinstance(event, Round) for event, _ in entries) else Event
+  totals = collections.Counter[Observer]()
+  for event, count in entries:
+    totals[event.observer] += count if isinstance(event, opens) else 0
+  numbers = sorted(set(totals.values()) - {0})
+  if len(numbers) > 1 and opens is Round and (start > 0 or stop < numbers[-1]):
+    raise ValueError(
+      "Expected as many rounds against each observer, got "
+      f"{' and '.join(f'{number} against {name}' for name, number in sorted(totals.items()))}: "
+      "nothing says which are of one round; slice the ledger of a run without its prior."
+    )
+  kept = list[tuple[Event, int]]()
+  ends = collections.Counter[Observer | None]()  # how many rounds there were against each
+  begun = last = 0  # where the rounds since the last release begin and end
   for are_rounds, group in itertools.groupby(entries, lambda entry: isinstance(entry[0], opens)):
-    part = list(group)
+    part = [(event, count, event.observer if opens is Round else None) for event, count in group]
     if are_rounds:
-      begun = min(ends[event.observer] for event, _ in part)
-      for event, count in part:
-        first, last = ends[event.observer], ends[event.observer] + count
-        ends[event.observer] = last
-        kept.append((event, max(0, min(last, stop) - max(first, start))))
+      begun = min(ends[observer] for *_, observer in part)
+      for event, count, observer in part:
+        first, ends[observer] = ends[observer], ends[observer] + count
+        kept.append((event, max(0, min(ends[observer], stop) - max(first, start))))
+      last = max(ends[observer] for *_, observer in part)
       continue
-    if any(begun < bound < last for bound in (start, stop)) and sum(n for _, n in part) > 1:
+    if any(begun < bound < last for bound in (start, stop)) and sum(n for _, n, _ in part) > 1:
       raise ValueError(
-        f"Expected start and stop beside rounds {begun} to {last - 1}, which were recorded before "
-        f"all of their releases, got {start} and {stop}; append the events round by round."
+        f"Expected no start or stop within rounds {begun} to {last - 1}, got {start} and {stop}: "
+        "several releases follow them, and nothing says which is of which round; append the events "
+        "round by round."
       )
     inside = start <= max(last - 1, 0) < stop
-    kept += [(event, count if inside else 0) for event, count in part]
+    kept += [(event, count if inside else 0) for event, count, _ in part]
   return [entry for entry in kept if entry[1]]
 
 

@@ -226,8 +226,9 @@ class Ledger:
 
     Raises:
       ValueError: if `start` or `stop` is no whole number >= 0, or a later part is asked of several
-        runs whose rounds are numbered. Also if one of them parts rounds that were recorded before
-        all of their releases: then nothing tells which release is of which round.
+        runs whose rounds are numbered. Also if one of them parts rounds that several releases
+        follow, or there are more rounds against one observer than against another, as with a prior:
+        then nothing tells what is of which round.
 
     >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
     150

@@ -133,7 +133,7 @@ def test_who_chose_the_settings_of_stored_results_is_said():
 
 
 def test_no_private_run_ends_above_every_baseline():
-  """Beyond the paired interval: a baseline that a private run beats is a broken one."""
+  """Beyond the paired interval: else the best baseline does not show what privacy costs."""
   compared, above = 0, []
   for path in pathlib.Path(results.__file__).parent.glob("*/results/*.json"):
     found = json.loads(path.read_text())

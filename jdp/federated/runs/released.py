@@ -1,5 +1,6 @@
 """Digests of the models that a run has released, by which repeated rounds are compared."""
 
+import bisect
 import os
 import pathlib
 import re
@@ -26,10 +27,12 @@ class Released:
     content = read_bytes(path) if path.exists() else b""
     # A line that a killed process left in parts is of a round that was never released.
     self._known = dict(re.findall(rb"^(\d+) ([0-9a-f]{64})$", content, re.MULTILINE))
+    self._before = sorted(map(int, self._known))
 
   def following(self, done: int) -> int | None:
-    """The first round after `done` whose model was released; None if there is none."""
-    return min((n for n in map(int, self._known) if n > done), default=None)
+    """The first round after `done` whose model was released before this was made, or None."""
+    place = bisect.bisect(self._before, done)
+    return self._before[place] if place < len(self._before) else None
 
   def check(self, done: int, params: PyTree) -> None:
     """Notes the model after `done` rounds, on disk when this returns, or compares it.

@@ -368,12 +368,13 @@ def _train(
   stopped, stopped_early = False, STOPPED_EARLY in records.rows[-1]
   while done < num_rounds and not (stopped or stopped_early):
     shown = _next_shown(records, done, num_rounds)
-    planned = min(evaluate_every, (shown if shown > done else num_rounds) - done)
+    planned = min(evaluate_every, num_rounds - done)
     block = _advance(run, state, done, planned)
-    count = _allowed(run, records, done, block.events)
-    stopped = count < planned
-    if stopped and count:
-      block = _advance(run, state, done, count)  # Forgets the rounds beyond the budget.
+    allowed = _allowed(run, records, done, block.events)
+    count = min(allowed, shown - done) if shown > done else allowed
+    stopped = count == allowed < planned
+    if 0 < count < planned:
+      block = _advance(run, state, done, count)  # Forgets the rounds beyond.
     if count:
       # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdp import random
+from jdp import accounting, random
 from jdp.accounting import renyi_filter
 from jdp.federated.runs import environment, folder_records
 from jdp.federated.runs.digest import digest
-from tests.helpers.small_runs import ALGORITHM, CLIENTS, ROUNDS, copied, ending, go
+from tests.helpers.small_runs import ALGORITHM, CLIENTS, DELTA, ROUNDS, copied, ending, go
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +194,18 @@ def test_rounds_that_are_repeated_are_shown_first_where_they_were_shown_before(
   assert [progress.round for progress in shown] == [2]
   assert len(go(folder, callbacks=[shown.append], evaluate_every=evaluate_every).ledger) == ROUNDS
   assert [progress.round for progress in shown][1:3] == [2, 4]
+
+
+def test_a_run_that_its_budget_ends_within_a_block_ends_the_same_again(tmp_path):
+  """It is not asked whether to stop early, either time."""
+  whole = go(None).ledger
+  budget = accounting.epsilon(whole.rounds(0, 5), DELTA)
+  changes = {"max_epsilon": 1.001 * budget, "early_stop": lambda rows: rows[-1]["round"] == 5}
+  folder, shown = tmp_path / "run", []
+  go(folder, stop_at=5, evaluate_every=3, **changes)
+  again = go(folder, callbacks=[shown.append], evaluate_every=3, **changes)
+  assert [progress.round for progress in shown] == [3, 5]
+  assert (again.stopped, again.stopped_early, len(again.ledger)) == (True, False, 5)
 
 
 def test_a_run_does_not_end_before_a_round_that_was_shown(begun, tmp_path):
