@@ -138,9 +138,9 @@ def test_rounds_are_counted_against_each_observer():
     with pytest.raises(ValueError, match="got 9 against model and 4 against server"):
       with_prior.rounds(*bounds)
   release = LocalRelease(PureDP(1.0))
-  uneven = Ledger().append(server, count=4).append(models, count=4).append(release, count=4)
+  later = Ledger().append(models, count=4).append(server, count=2).append(release, count=4)
   with pytest.raises(ValueError, match="no start or stop within rounds 0 to 3"):
-    uneven.rounds(2, 4)
+    later.append(server, count=2).rounds(2, 4)
 
 
 def test_a_numbered_round_may_have_an_event_for_each_observer():
