@@ -2,13 +2,13 @@
 
 A number of low precision must not decide how precisely a privacy parameter is computed. So a
 `float` becomes Python's, at the value that was given, and an `int` does too, before any arithmetic.
-What is no number, or an object of another kind, is refused with the argument's name.
+What is not a number, or an object of another kind, is refused with the argument's name.
 
 | annotation | takes | becomes |
 |---|---|---|
 | `float` | a real number of Python, NumPy or JAX, or an array without axes; no bool | `float` |
-| `int` | a whole number, likewise | `int` |
-| `bool` | a bool, likewise | `bool` |
+| `int` | a whole number, also of NumPy or JAX | `int` |
+| `bool` | a bool, also of NumPy or JAX | `bool` |
 | an enum | a member, or its value | the member |
 | `tuple[X, ...]`, `Sequence[X]` | a sequence or an array of X | a tuple |
 | `Iterable[X]` | an iterable of X | a tuple, or an iterator |

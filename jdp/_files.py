@@ -95,7 +95,8 @@ def read_arrays(file: BinaryIO, name: Any, *, limit: int | None = None) -> dict[
       `np.savez` keeps to.
 
   Raises:
-    ValueError: if it is no such file, is damaged, says that it holds more, or holds Python objects.
+    ValueError: if it is not such a file, is damaged, says that it holds more, or holds Python
+      objects.
   """
   limit = file.seek(0, os.SEEK_END) if limit is None else limit
   try:

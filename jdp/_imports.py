@@ -16,7 +16,7 @@ def import_all(modules: Iterable[str]) -> None:
       sys.path.insert(0, "")
     try:
       if not all(map(str.isidentifier, module.split("."))):
-        raise ModuleNotFoundError("this is no name of one")
+        raise ModuleNotFoundError("this is not the name of one")
       importlib.import_module(module)
     except ModuleNotFoundError as error:
       raise ValueError(

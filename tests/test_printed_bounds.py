@@ -62,7 +62,7 @@ def sources() -> Iterator[tuple[str, str]]:
   for path in sorted((ROOT / "colabs").glob("*.ipynb")):
     cells = json.loads(path.read_text())["cells"]
     for cell in cells:
-      if cell["cell_type"] == "code" and cell["id"] != "install":  # That one is no plain Python.
+      if cell["cell_type"] == "code" and cell["id"] != "install":  # That one is not plain Python.
         yield str(path.relative_to(ROOT)), "".join(cell["source"])
 
 

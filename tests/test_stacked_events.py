@@ -176,7 +176,7 @@ def test_a_scan_of_scans_is_counted_when_it_is_flattened_and_refused_when_not(na
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWO)
 def test_runs_side_by_side_are_refused_until_one_is_taken(name):
-  """Three seeds under vmap: their rounds are no rounds of one run, whatever order their axes are
+  """Three seeds under vmap: their rounds are not rounds of one run, whatever order their axes are
   flattened in.
   """
   algorithm, params, clients = PROCEDURES[name]

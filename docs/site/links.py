@@ -30,7 +30,7 @@ def rewrite(app, docname: str, source: list[str]) -> None:
 
 
 def outside_fences(change: Callable[[str], str], text: str) -> str:
-  """The text with every part changed that is no fenced code."""
+  """The text with every part changed that is not fenced code."""
   parts = _FENCED.split(text)
   return "".join(part if place % 2 else change(part) for place, part in enumerate(parts))
 

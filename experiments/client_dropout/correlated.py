@@ -161,7 +161,7 @@ def errors_figure(options: ClientDropoutOptions, problem: LearningProblem) -> Fi
 
 
 def measured_error(query: CorrelatedIntegers, here: np.ndarray) -> float:
-  """The same of one run, whose records are all zero; its noise is no release."""
+  """The same of one run, whose records are all zero; its noise is not a release."""
   nothing = jnp.zeros(_DIM, jnp.int32)
 
   @jax.jit

@@ -101,7 +101,7 @@ def noise_of(
 
   Args:
     query: the sum.
-    key: of rounding and noise. The result is no release, so any key does.
+    key: of rounding and noise. The result is not a release, so any key does.
     updates: clipped updates of all clients, [n, ...].
     present: bool [stages, n].
   """

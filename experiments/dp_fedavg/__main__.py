@@ -61,7 +61,7 @@ _CONCERNED = {
 
 def prepare(options: DPFedAvgOptions) -> Work:
   """Reads the data, makes the algorithms and returns the work."""
-  # A window of words is no unit of privacy, unless users are declared to be windows themselves.
+  # A window of words is not a unit of privacy, unless users are declared to be windows themselves.
   if "dp_sgd" in options.runs and options.dataset in TEXT and options.pseudo_users is None:
     raise ValueError(
       f"Expected --runs of none and private with --dataset={options.dataset}, got dp_sgd: its unit "

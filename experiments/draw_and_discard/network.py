@@ -22,7 +22,7 @@ class Network(NamedTuple):
     loss: (parameters, examples) -> the mean cross-entropy of the examples that count.
     gradient: (parameters, examples) -> that of the loss.
     smoothness: infinite, as no bound is known.
-    gradient_bound: infinite, likewise.
+    gradient_bound: also infinite.
   """
 
   init: Callable[[jax.Array], PyTree]

@@ -109,7 +109,7 @@ def _import_first(experiment: Experiment[Options]) -> None:
 
 
 def _parse(experiment: Experiment[Options], argv: Sequence[str]) -> Sequence[str]:
-  """Reads the flags; answers `--help` and refuses what is no flag."""
+  """Reads the flags; answers `--help` and refuses what is not a flag."""
   asked = _HELP.intersection(argv[1:])
   try:
     rest = flags.FLAGS([word for word in argv if word not in _HELP])

@@ -337,7 +337,7 @@ def _checked_list(name: str, spec: Spec, value: object) -> Sequence[object]:
 
 
 def check_text(**values: str) -> None:
-  """Refuses text that is no file's name and no word: too long, or with unprintable characters."""
+  """Refuses text that is neither a file's name nor a word: too long, or unprintable."""
   for name, text in values.items():
     try:
       size, longest = len(text.encode()), max(len(part.encode()) for part in text.split("/"))

@@ -81,7 +81,7 @@ def register_query(event_type: type, analysis: QueryAnalysis) -> None:
     analysis: what one release costs, and whether a sample may hide who is in it.
 
   Raises:
-    ValueError: if the type is no registered query event, or has an analysis or a rule.
+    ValueError: if the type is not a registered query event, or has an analysis or a rule.
 
   >>> from jdp.events import GaussianSum
   >>> register_query(GaussianSum, QueryAnalysis(lambda event, relation, declared: None))
@@ -236,7 +236,7 @@ def known_entries(entries: Iterable[tuple[E, int]]) -> Iterable[tuple[E, int]]:
 
 
 def known_event(event: Any) -> Any:
-  """An event as the one that it costs as much as, and with the events that it holds likewise."""
+  """The event that it costs as much as; the same is done to the events that it holds."""
   if not _RULES:
     return event
   event = _applied(event) if type(event) in _RULES else event

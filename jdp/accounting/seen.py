@@ -12,7 +12,7 @@ from jdp.guarantees import Observer, Relation
 from jdp.ledger import Ledger
 
 S = TypeVar("S", bound=Any)  # an event, or what stands for several of one scope
-_MOST = 2**53  # above it a count is no float64
+_MOST = 2**53  # above it a count is not a float64
 
 
 class Seen(NamedTuple):
@@ -112,7 +112,7 @@ def seen_among(
 
 
 def refuse_adaptive(events: Iterable[Any]) -> None:
-  """Refuses events of which the sum of the costs is no guarantee."""
+  """Refuses events of which the sum of the costs is not a guarantee."""
   if number := sum(int(event.adaptive) for event in events):
     raise ValueError(
       "Expected events whose sampling and noise were fixed before the run, got "

@@ -18,7 +18,8 @@ Then it attacks:
   noise;
 * for directions alone, `nearest_in_cap` combines an estimate with a prior that is uniform on a cap.
 
-What an attack achieves is no guarantee: `jdp.accounting.local.reconstruction` bounds all attacks.
+What an attack achieves is not a guarantee; `jdp.accounting.local.reconstruction` bounds all
+attacks.
 """
 
 import math

@@ -7,7 +7,7 @@
 | scores that are learned from releases | `learned_scores` |
 | bounds that hold whenever one stops | `sequential` |
 | canaries by fair coins, one run, against one epsilon | `one_run` |
-| likewise, against a whole trade-off curve | `one_run_f_dp` |
+| the same, against a whole trade-off curve | `one_run_f_dp` |
 | canaries among clients or examples | `canaries` |
 | reports of local mechanisms | `local_audit` |
 | the low-order digits of releases | `residues` |

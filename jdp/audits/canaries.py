@@ -192,8 +192,8 @@ def one_shot_estimate(
 ) -> float:
   """An ESTIMATE of epsilon from the cosines of one run; it may lie on either side of the true one.
 
-  It is no bound. It is the epsilon at delta between two normal distributions. One is fitted to the
-  cosines of canaries that took part. The other is that of canaries that did not.
+  It is not a bound. It is the epsilon at delta between two normal distributions. One is fitted to
+  the cosines of canaries that took part. The other is that of canaries that did not.
 
   It makes three assumptions:
 

@@ -45,7 +45,7 @@ def channel_epsilon(channel: Matrix, delta: float = 0.0) -> float:
     on another.
 
   Raises:
-    ValueError: if the channel is no such matrix, or delta is out of range.
+    ValueError: if the channel is not such a matrix, or delta is out of range.
 
   >>> round(channel_epsilon([[0.75, 0.25], [0.25, 0.75]]), 6)  # log 3
   1.098612
@@ -236,7 +236,7 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
     bound: `jdp.audits.bounds.epsilon_bound` or another.
 
   Raises:
-    ValueError: if the channel is no such matrix, or num_samples is out of range.
+    ValueError: if the channel is not such a matrix, or num_samples is out of range.
 
   >>> from jdp.audits.bounds import epsilon_bound
   >>> laws = scipy.stats.laplace(0.0, 0.25), scipy.stats.laplace(1.0, 0.25)
@@ -261,7 +261,7 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
 
 
 def _rows(channel: Matrix) -> np.ndarray:
-  """A channel as an array, or a refusal of what is no channel."""
+  """A channel as an array, or a refusal of what is not a channel."""
   channel = np.asarray(channel, float)
   if not (
     channel.ndim == 2

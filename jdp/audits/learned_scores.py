@@ -68,7 +68,7 @@ def audit_releases(first: Rows, second: Rows, bound: Bound) -> ScoreAudit:
 
   Args:
     first: [n, numbers], independent releases on one input, in the order they were drawn, n >= 4.
-    second: [n', numbers], likewise on the other input.
+    second: [n', numbers], the same on the other input.
     bound: `epsilon_bound` or `gaussian_bound`. Its confidence is the audit's, whatever was learned.
 
   Raises:

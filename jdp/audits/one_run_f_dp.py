@@ -228,7 +228,7 @@ def audit_one_run_gaussian(
 
   Args:
     scores: [m], as for `jdp.audits.one_run.audit_one_run`.
-    included: bool [m], the coins, likewise.
+    included: bool [m], the coins.
     num_guesses: even numbers from 2 to m, fixed before the run. The best is reported: each has an
       equal share of 1 - confidence.
     confidence: in (0, 1). The bound is at most mu with this probability, if the run's trade-off

@@ -168,7 +168,7 @@ def audit_residues(
 
   Args:
     first: [n] or [n, coordinates], independent releases on one input, as for `residues`, n >= 2.
-    second: likewise on the other input.
+    second: the same on the other input.
     bound: `epsilon_bound` or `gaussian_bound`. Its confidence is the audit's, however the event was
       chosen.
     spacing: of the grid that the numbers are on. None: they are plain float32.

@@ -62,7 +62,7 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
 
   Args:
     first: [n] independent scores of outputs on one input, in the order they were drawn, n >= 2.
-    second: [n'] likewise on the other input. A good score is larger on the first input. The best is
+    second: [n'] the same on the other input. A good score is larger on the first input. The best is
       the log of the likelihood ratio.
     bound: `epsilon_bound` or `gaussian_bound`. Its confidence is the audit's, however the threshold
       was chosen.
@@ -104,7 +104,7 @@ def audit_outcomes(counts: Matrix, *, confidence: float, delta: float = 0.0) -> 
     The bound, >= 0.
 
   Raises:
-    ValueError: if `counts` is no such matrix, or an argument is out of range.
+    ValueError: if `counts` is not such a matrix, or an argument is out of range.
 
   >>> round(audit_outcomes([[900, 100], [100, 900]], confidence=0.95), 3)
   1.937

@@ -130,7 +130,7 @@ def audit_until_refuted(
       outputs would err too often.
 
   Raises:
-    ValueError: if there are fewer than two batches, or a batch is no pair of scores.
+    ValueError: if there are fewer than two batches, or a batch is not a pair of scores.
 
   >>> rng = np.random.default_rng(0)
   >>> batches = ((rng.laplace(1.0, size=1000), rng.laplace(0.0, size=1000)) for _ in range(100))

@@ -88,7 +88,7 @@ def query_subjects(
   statistics = default_statistics(directions["opposite"])
   statistics["change"] = default_statistics(directions["absent"])["projection"]
   statistics["event"] = _equal_events
-  # If the noise is the same whoever takes part, a null record has weight 0: it is no record.
+  # If the noise is the same whoever takes part, a null record has weight 0: it is not a record.
   if is_central(event):
     inputs["null"] = inputs["absent"]
   subjects = {}

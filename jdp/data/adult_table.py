@@ -55,7 +55,7 @@ def adult(data_dir: str | pathlib.Path) -> Dataset:
 
   Raises:
     FileNotFoundError: if a file is missing.
-    ValueError: if a file is no such table.
+    ValueError: if a file is not such a table.
   """
   folder = pathlib.Path(data_dir)
   if (folder / "adult").is_dir():
@@ -82,7 +82,7 @@ def _read(folder: pathlib.Path, name: str) -> Examples:
       labels.append(_LABELS[row[-1].removesuffix(".")])
       features.append(_features(row, places))
   except (csv.Error, LookupError, ValueError) as error:
-    if str(error).startswith("Expected "):  # A file that is no gzip file or no text says so.
+    if str(error).startswith("Expected "):  # A file that is not a gzip file or no text says so.
       raise
     raise ValueError(
       f"Expected a row of the Adult data set in line {rows.line_num} of {path}, got another; fetch "

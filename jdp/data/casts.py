@@ -23,7 +23,7 @@ def whole_numbers(
     dtype: of the result.
 
   Raises:
-    ValueError: if a value is no real number, is negative or too large, or is not whole.
+    ValueError: if a value is not a real number, is negative or too large, or is not whole.
 
   >>> whole_numbers("labels", np.array([0.0, 2.0]), below=3)
   array([0, 2], dtype=int32)
@@ -47,7 +47,7 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
   """Numbers as float32: floats are rounded, integers must be exact.
 
   Raises:
-    ValueError: if a value is no real number, is NaN, or is too large.
+    ValueError: if a value is not a real number, is NaN, or is too large.
 
   >>> float32("inputs", np.array([[0.1], [2.0]])).dtype
   dtype('float32')
@@ -74,7 +74,7 @@ def exact_numbers(name: str, values: ArrayLike) -> np.ndarray:
   Floats are rounded.
 
   Raises:
-    ValueError: if a value is no real number, is not finite, or is too large.
+    ValueError: if a value is not a real number, is not finite, or is too large.
 
   >>> [exact_numbers("labels", values).dtype.name for values in ([True], [-1], [0.1])]
   ['bool', 'int32', 'float32']

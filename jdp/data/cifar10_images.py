@@ -27,7 +27,7 @@ def cifar10(data_dir: str | pathlib.Path) -> Dataset:
 
   Raises:
     FileNotFoundError: if a file is missing.
-    ValueError: if a file is no such file, or a class is above 9.
+    ValueError: if a file is not in that format, or a class is above 9.
   """
   folder = pathlib.Path(data_dir)
   inner = folder / "cifar-10-batches-bin"

@@ -264,8 +264,8 @@ def partition_by_group(groups: AnyVector, *, num_examples: int | None = None) ->
       beyond the last group, examples would be left out in silence. None: not compared.
 
   Raises:
-    ValueError: if there is no example, or a group is NaN, which is no user's. Also if there is not
-      one group for each example.
+    ValueError: if there is no example, or a group is NaN, which is not a user's. Also if there is
+      not one group for each example.
 
   >>> partition_by_group(np.array(["ann", "bob", "ann"]), num_examples=3)
   [array([0, 2]), array([1])]

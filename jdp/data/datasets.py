@@ -69,7 +69,7 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
 
   Raises:
     FileNotFoundError: if a file is missing. The message says which, and where it belongs.
-    ValueError: if a file is not in IDX format, a label is no digit, or the files disagree in
+    ValueError: if a file is not in IDX format, a label is not a digit, or the files disagree in
       length or shape. Also unless there is one writer, a whole number, for each training image.
   """
   folder = pathlib.Path(data_dir)
@@ -93,7 +93,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
   `jdp.data.files.size_limit`.
 
   Raises:
-    ValueError: if the file is no such file, or holds less or more than its header says.
+    ValueError: if the file is not such a file, or holds less or more than its header says.
   """
   with open_data(path) as file:
     # Header: two zero bytes, the type (8: unsigned bytes), the rank, and the sizes in big-endian.

@@ -112,8 +112,8 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of an npz file, by name.
 
   Raises:
-    ValueError: if it is no such file, is damaged, or holds more than `size_limit`. Also if it holds
-      Python objects.
+    ValueError: if it is not such a file, is damaged, or holds more than `size_limit`. Also if it
+      holds Python objects.
   """
   with open_data(path) as file:
     return _files.read_arrays(file, path, limit=size_limit(path))

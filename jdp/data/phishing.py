@@ -37,8 +37,8 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if the file is no such CSV, a column is missing, or a label is another. Also if all
-      hosts are on one side.
+    ValueError: if the file is not such a CSV, a column is missing, or a label is another. Also if
+      all hosts are on one side.
   """
   urls, labels = read_urls(_csv_file(pathlib.Path(path)))
   is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])

@@ -113,8 +113,8 @@ def private_vocabulary(
 
   Every user names the candidates that it uses most, at most `words_per_user` of them. For every
   candidate, the number of users who named it is released with Gaussian noise. The largest are
-  taken. A word that is no candidate stays unknown, whatever users write. So the list of words tells
-  nothing about a single user beyond the noised counts.
+  taken. A word that is not a candidate stays unknown, whatever users write. So the list of words
+  tells nothing about a single user beyond the noised counts.
 
   Formal guarantee: that of the event, per user and under add/remove. It holds against anyone who
   sees the vocabulary. The event is a Gaussian release of all users' sum with the noise multiplier

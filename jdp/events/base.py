@@ -41,7 +41,7 @@ class EventBase:
       make, or that drew something else too. Then the event's guarantee does not hold against anyone
       who knows or guesses that key.
     adaptive: Whether its noise multiplier, its sampling, or that it happened at all was chosen from
-      what earlier events released. An epsilon that adds up such events is no guarantee. Only a
+      what earlier events released. An epsilon that adds up such events is not a guarantee. Only a
       filter or an odometer (`jdp.accounting.renyi_filter`, `odometer`) states one. A clip norm that
       follows earlier releases is not adaptive in this sense if the noise is in proportion.
   """

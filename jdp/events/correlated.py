@@ -204,6 +204,6 @@ class CyclicPoissonSampling(EventBase):
 
 
 def _check_position(position: int | jax.Array | None) -> None:
-  """Refuses a position on the host that is no whole number >= 0."""
+  """Refuses a position on the host that is not a whole number >= 0."""
   if position is not None and not isinstance(position, jax.Array):
     _validate.integer(0, position=position)

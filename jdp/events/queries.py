@@ -339,7 +339,7 @@ def register(cls: type[T]) -> type[T]:
   (`jdp.queries.registry.register`) it is audited.
 
   Raises:
-    ValueError: if it is no subclass of `EventBase`. Also if another event type has its name, by
+    ValueError: if it is not a subclass of `EventBase`. Also if another event type has its name, by
       which files know it.
 
   >>> @register

@@ -63,7 +63,7 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
 
   Raises:
     ValueError: if learning_rate is not positive, or q is below 2 or infinite. On updating: if there
-      are no parameters.
+      are not parameters.
 
   >>> optimizer = p_norm_descent(0.1)
   >>> params = jnp.zeros(1000)

@@ -2,7 +2,7 @@
 
 A `Ledger` is an immutable sequence of events, run-length encoded. It knows nothing of epsilons:
 `jdp.accounting` reads it afterwards. It does know what speaks against them, such as noise whose key
-was no secret (`Ledger.caveats`).
+was not secret (`Ledger.caveats`).
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it *before* the round's
 result is used for anything that leaves the process. The file has these properties:

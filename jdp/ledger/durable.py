@@ -76,7 +76,7 @@ class DurableLedger:
     prior: What was released about the same records before the run's first round. It is on disk when
       this returns.
     key: At least 16 secret bytes, if the links are to be message authentication codes.
-    key_exposed: Whether the noise of the whole run is from a key that is no secret, such as one of
+    key_exposed: Whether the noise of the whole run is from a key that is not secret, such as one of
       a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
     identity: Tells runs apart, such as by their noise keys: what `Ledger.runs` holds. Runs of equal
       identity draw the same samples, so their ledgers are not added.
@@ -84,10 +84,10 @@ class DurableLedger:
       from there is refused, and left as it is.
 
   Raises:
-    TypeError: if the key is no bytes.
-    ValueError: if the file is no ledger, or belongs to another run. Also if the prior is of a run
-      of the same identity. Also if the file begins with other earlier releases, has a line that is
-      damaged, missing or moved, or ends before `expected`.
+    TypeError: if the key is not bytes.
+    ValueError: if the file is not a ledger, or belongs to another run. Also if the prior is of a
+      run of the same identity. Also if the file begins with other earlier releases, has a line that
+      is damaged, missing or moved, or ends before `expected`.
     OSError: if the file cannot be written, or another writer has it open (BlockingIOError).
 
   >>> import tempfile
@@ -158,7 +158,7 @@ class DurableLedger:
     return contents, b""
 
   def _refuse_other(self, contents: Contents, run: str) -> None:
-    """Refuses a file that is no ledger of this run, begun as this one."""
+    """Refuses a file that is not a ledger of this run, begun as this one."""
     header = contents.header
     if not header:
       raise ValueError(

@@ -54,7 +54,7 @@ def file_header(key: bytes | None, **fields: Any) -> dict[str, Any]:
 
 
 def check_key(key: bytes | None) -> None:
-  """Refuses what is no key, or one that can be guessed."""
+  """Refuses what is not a key, or one that can be guessed."""
   if key is None:
     return
   if not isinstance(key, bytes):

@@ -20,7 +20,7 @@ def unstack(event: Event) -> list[Event]:
       rounds follow each other.
 
   Raises:
-    TypeError: if it is no event.
+    TypeError: if it is not an event.
     ValueError: if a value is invalid, or if there are several axes. Also if the numbers of rounds
       (where there are any) do not increase along an axis. Those are rounds of several runs (`vmap`
       over seeds), each of which has a ledger.

@@ -136,7 +136,7 @@ class Ledger:
         "leave it out, or append the events of each scan."
       )
     entries = [(e, count) for e in events]
-    extended = self.extend(entries)  # also refuses a count that is no whole number
+    extended = self.extend(entries)  # also refuses a count that is not a whole number
     refuse_gap(count_kinds(self.entries), entries)
     return extended
 
@@ -148,7 +148,7 @@ class Ledger:
     any part of another ledger, so their numbers are not looked at. `append` does that.
 
     Raises:
-      TypeError: if entries are no pairs, or an event is neither a `Round` nor a `LocalRelease`.
+      TypeError: if entries are not pairs, or an event is neither a `Round` nor a `LocalRelease`.
       ValueError: if a count is not a whole number >= 0, or an event was stacked by a scan.
 
     >>> run = subsampled_gaussian(0.01, 1.1, 100)
@@ -225,10 +225,10 @@ class Ledger:
     parameters in one ledger cannot be told apart. Slice their ledgers before adding them.
 
     Raises:
-      ValueError: if `start` or `stop` is no whole number >= 0, or a later part is asked of several
-        runs whose rounds are numbered. Also if one of them parts rounds that several releases
-        follow, or there are more rounds against one observer than against another, as with a prior:
-        then nothing tells what is of which round.
+      ValueError: if `start` or `stop` is not a whole number >= 0, or a later part is asked of
+        several runs whose rounds are numbered. Also if one of them parts rounds that several
+        releases follow, or there are more rounds against one observer than against another, as with
+        a prior: then nothing tells what is of which round.
 
     >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
     150
@@ -351,7 +351,7 @@ def correlated_gaussian(
 
 
 def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
-  """The entry, its count a Python number. Refuses what is no event of one round, or no count."""
+  """The entry, its count a Python number. Refuses what is not one round's event, or not a count."""
   try:
     event, count = entry
   except (TypeError, ValueError):
@@ -386,7 +386,7 @@ def same_event(event: Event, other: Event) -> bool:
 
 
 def marked_exposed(events: Sequence[Event]) -> tuple[Event, ...]:
-  """The events, with the mark of noise whose key is no secret."""
+  """The events, with the mark of noise whose key is not secret."""
   if all(event.key_exposed is True for event in events):
     return tuple(events)
   return tuple(

@@ -89,7 +89,7 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
     objective: "mean" of the rounds' squared errors; or "max", by a power mean of them.
 
   Raises:
-    ValueError: if a number is no whole number >= 1, or the objective is another.
+    ValueError: if a number is not a whole number >= 1, or the objective is another.
 
   >>> strategy = banded(2, 2)
   >>> round(

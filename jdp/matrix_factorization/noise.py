@@ -77,7 +77,7 @@ def noise_source(strategy: Strategy) -> NoiseSource:
   ChaCha20 with 256 bits of that key.
 
   Raises:
-    TypeError: if it is no strategy of `jdp.matrix_factorization`.
+    TypeError: if it is not a strategy of `jdp.matrix_factorization`.
 
   >>> from jdp.matrix_factorization import banded_inverse_square_root
   >>> source = noise_source(banded_inverse_square_root(8, bands=3))

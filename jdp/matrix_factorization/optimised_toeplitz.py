@@ -35,7 +35,7 @@ def banded_toeplitz(num_rounds: int, bands: int, *, objective: str = "mean") -> 
     objective: "mean" or "max" of the rounds' squared errors.
 
   Raises:
-    ValueError: if a number is no whole number >= 1, or the objective is another.
+    ValueError: if a number is not a whole number >= 1, or the objective is another.
 
   >>> banded_toeplitz(64, 8).coefficients[:4].round(4).tolist()
   [1.0, 0.5877, 0.4785, 0.4183]

@@ -15,7 +15,7 @@ def most_participations(
   """The largest number of rounds in a pattern: what is allowed, and what fits.
 
   Raises:
-    ValueError: if a number is no whole number >= 1.
+    ValueError: if a number is not a whole number >= 1.
 
   >>> most_participations(10, 4, None), most_participations(10, 4, 2)
   (3, 2)
@@ -29,7 +29,7 @@ def most_participations(
 
 
 def check_rounds(num_rounds: int, most: float = 1e8) -> None:
-  """Refuses a number of rounds that is no whole number >= 1, or more than can be held."""
+  """Refuses a number of rounds that is not a whole number >= 1, or more than can be held."""
   _validate.integer(1, num_rounds=num_rounds)
   _validate.in_range(1, most, num_rounds=num_rounds)
 

@@ -88,7 +88,7 @@ class Strategy(abc.ABC):
       max_participations: of one user. None: as many as fit.
 
     Raises:
-      ValueError: if a number is no whole number >= 1.
+      ValueError: if a number is not a whole number >= 1.
 
     >>> from jdp.matrix_factorization import square_root_toeplitz
     >>> strategy = square_root_toeplitz(10, bands=4)

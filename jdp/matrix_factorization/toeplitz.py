@@ -128,7 +128,7 @@ def square_root_toeplitz(num_rounds: int, *, bands: int | None = None) -> Toepli
       ones.
 
   Raises:
-    ValueError: if a number is no whole number >= 1.
+    ValueError: if a number is not a whole number >= 1.
 
   >>> round(square_root_toeplitz(1000).max_error(max_participations=1), 6)
   3.265003
@@ -157,7 +157,7 @@ def banded_inverse_square_root(num_rounds: int, bands: int) -> ToeplitzStrategy:
     bands: how many coefficients C^-1 has.
 
   Raises:
-    ValueError: if a number is no whole number >= 1.
+    ValueError: if a number is not a whole number >= 1.
 
   >>> strategy = banded_inverse_square_root(2052, 8)
   >>> round(strategy.root_mean_squared_error(min_separation=342, max_participations=6), 3)

@@ -67,7 +67,7 @@ def optimizer_workload(
 
 
 def _check_rates(rates: np.ndarray, weight_decay: float) -> None:
-  """Refuses learning rates that are no numbers >= 0, or that shrink weights past 0."""
+  """Refuses learning rates that are not numbers >= 0, or that shrink weights past 0."""
   if not np.all((rates >= 0) & (rates * weight_decay <= 1)):
     raise ValueError(
       "Expected learning_rate to be numbers >= 0 with learning_rate times weight_decay of at most "

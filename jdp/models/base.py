@@ -27,7 +27,7 @@ class Model(NamedTuple):
     apply: (parameters, inputs [n, ...]) -> predictions [n, ...], of a classifier logits [n,
       num_classes].
     apply_training: (parameters, inputs, key) -> predictions in training, where a key draws what is
-      dropped. None: training is no different.
+      dropped. None: training does not differ.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -72,7 +72,7 @@ def check_input_shape(input_shape: tuple[int, ...], most: int = LARGEST_SIZE) ->
 
 
 def check_parameters(params: PyTree) -> None:
-  """Refuses parameters that are no float32 arrays: nothing would clip and noise them.
+  """Refuses parameters that are not float32 arrays: nothing would clip and noise them.
 
   Args:
     params: the arrays, or their shapes.

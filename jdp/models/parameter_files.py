@@ -35,7 +35,7 @@ def load_params(path: str | os.PathLike | io.BytesIO, like: PyTree) -> PyTree:
       returns, or `jax.eval_shape(model.init, jax.random.key(0))`.
 
   Raises:
-    ValueError: if the file is damaged, holds other parameters, or is no file.
+    ValueError: if the file is damaged, holds other parameters, or is not a file.
     FileNotFoundError: if there is none.
 
   >>> import tempfile

@@ -27,7 +27,7 @@ def hadamard_transform(x: jax.Array) -> jax.Array:
     float32 [..., d].
 
   Raises:
-    ValueError: if d is no power of two.
+    ValueError: if d is not a power of two.
 
   >>> hadamard_transform(jnp.array([1.0, 0.0, 0.0, 0.0])).tolist()
   [0.5, 0.5, 0.5, 0.5]
@@ -52,7 +52,7 @@ def transform_rows(x: jax.Array) -> jax.Array:
     float32 [..., n, k].
 
   Raises:
-    ValueError: if n is no power of two.
+    ValueError: if n is not a power of two.
 
   >>> jnp.round(transform_rows(jnp.array([[1.0, 3.0], [1.0, -1.0]])) * 2**0.5).tolist()
   [[2.0, 2.0], [0.0, 4.0]]

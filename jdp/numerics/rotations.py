@@ -38,7 +38,7 @@ def randomized_hadamard(dim: int) -> Rotation:
     dim: the dimension d. At least 1.
 
   Raises:
-    ValueError: if dim is no whole number >= 1.
+    ValueError: if dim is not a whole number >= 1.
 
   >>> rotation = randomized_hadamard(3)
   >>> rotated = rotation.apply(jax.random.key(0), jnp.array([0.0, 2.0, 0.0]))

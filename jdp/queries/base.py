@@ -71,8 +71,8 @@ class SumQuery(_SumQuery):
       0 (padding) or NaN gives a contribution of exactly zero, whatever the record holds.
     finalize: (key, state, sum of contributions) -> (result, event, state). These are the noised
       result, what the ledger must hold about it, and the next state. The event says what was
-      *done*, with the state before. The query marks it where the key is no secret. So this key, and
-      those of `preprocess`, are made of one key: the round's.
+      *done*, with the state before. The query marks it where the key is not secret. So this key,
+      and those of `preprocess`, are made of one key: the round's.
     takes_pairs: whether `finalize` takes sums that were not rounded. Such a sum has a `Compensated`
       for each float leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never
       by `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the

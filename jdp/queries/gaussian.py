@@ -48,7 +48,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   The low-order bits of float noise would reveal more than that (I. Mironov, CCS 2012). So the
   noised sum is dithered: rounded to a grid of sigma / 16 with a public random shift. It stays
   unbiased, and the variance of a coordinate rises by sigma^2 / 3072. What float32 still adds to
-  epsilon, tails included, is no part of the event. It is at most
+  epsilon, tails included, is not part of the event. It is at most
   `jdp.accounting.grid_surcharge(sigma / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma). At
   delta = 1e-10 that is 1.1e-3 for one coordinate and 0.027 for a thousand.
 

@@ -42,9 +42,9 @@ def grouped(
     structure. Its event is a `GroupedSums`, with labels in alphabetic order.
 
   Raises:
-    ValueError: if there are no queries or a label is no string. Also when the query meets a record,
-      if `labels` is no prefix of it, names a group without a query, or leaves a query without
-      vectors.
+    ValueError: if there are no queries or a label is not a string. Also when the query meets a
+      record, if `labels` is not a prefix of it, names a group without a query, or leaves a query
+      without vectors.
 
   >>> import jax.numpy as jnp
   >>> from jdp.queries import gaussian_sum

@@ -9,7 +9,7 @@ def broadcast_prefix(name: str, prefix: PyTree, record: PyTree) -> PyTree:
   """A tree like `record` that holds, in place of each leaf, the leaf of `prefix` at or above it.
 
   Raises:
-    ValueError: if `prefix` is no pytree prefix of the record. The message calls it `name`.
+    ValueError: if `prefix` is not a pytree prefix of the record. The message calls it `name`.
   """
   try:
     return jax.tree.map(

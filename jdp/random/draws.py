@@ -328,7 +328,7 @@ def _threshold(p: float) -> int:
 
 
 def _check_dtype(dtype: Any) -> None:
-  """Refuses a dtype that is no float of at most 32 bits."""
+  """Refuses a dtype that is not a float of at most 32 bits."""
   if not (jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 32):
     raise ValueError(
       f"Expected dtype to be a float of at most 32 bits, got {dtype}; draw float32 and convert."

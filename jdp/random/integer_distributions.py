@@ -6,7 +6,7 @@ otherwise. A draw takes k + 64 random bits for the magnitude and one for the sig
 integers, and no floating-point number occurs. So the realised distribution is known exactly
 (`realised`). Tables are made on the host, from weights in fixed point of 512 bits.
 
-Probabilities are no multiples of 2^-(k+64). What is left of each is a *rest*. All rests together
+Probabilities are not multiples of 2^-(k+64). What is left of each is a *rest*. All rests together
 are one more entry of the table, with a probability below 2^-64: a draw that meets it takes 288
 further bits, and looks into a table of the rests (`jdp.random.discrete`).
 

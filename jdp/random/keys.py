@@ -133,7 +133,7 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
 
   Args:
     noise_key: of the noise. A key, or an array of keys.
-    data_key: of randomness that is no secret. A key, an array of keys, or None.
+    data_key: of randomness that is not secret. A key, an array of keys, or None.
 
   Returns:
     A bool where the types decide. A scalar bool array where the two keys had to be compared.
@@ -152,7 +152,7 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
 
 @checked
 def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) -> E:
-  """The event of noise that was drawn with a key, which says whether the key is no secret.
+  """The event of noise that was drawn with a key, which says whether the key is not secret.
 
   This is the one place that sets `key_exposed`. A mark that the event has, it keeps. `SumQuery`
   marks what `finalize` returns, so a query need not.
@@ -163,7 +163,7 @@ def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) ->
     data_key: see `is_exposed`.
 
   Raises:
-    TypeError: if `event` is no event that can be marked.
+    TypeError: if `event` is not an event that can be marked.
 
   >>> from jdp.events import PureRelease
   >>> marked(PureRelease(1.0), seeded_key(0)).key_exposed
@@ -190,7 +190,7 @@ def client_key(key: jax.Array) -> jax.Array:
   Draws by it do not depend on other clients. Those of a longer shape begin with those of a shorter
   one, so a client draws the same however far it is padded. Under vmap they are those of a loop.
   Neither holds for every type: ChaCha's draws depend on the whole shape, and JAX draws a batch of
-  "rbg" keys from the first key alone. The key is no secret.
+  "rbg" keys from the first key alone. The key is not secret.
 
   Args:
     key: consumed. A threefry key is returned as it is.

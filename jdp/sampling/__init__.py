@@ -10,7 +10,7 @@ with data refuses any other number of records.
 | sampler | a round's members | analysed under |
 |---|---|---|
 | `poisson` | each record independently | add/remove, zero-out |
-| `truncated_poisson` | likewise; of too many, a uniform subset | add/remove, zero-out |
+| `truncated_poisson` | the same; of too many, a uniform subset | add/remove, zero-out |
 | `fixed_size` | a uniform subset of fixed size | zero-out, replace-one |
 | `shuffled` | the next batch of a shuffled epoch | all three (1) |
 | `balls_in_bins` | those that picked this round of the epoch | all three (1) |

@@ -57,7 +57,7 @@ def groups_by_identity(identities: Iterable[str], num_groups: int) -> np.ndarray
     num_groups: whole, >= 1.
 
   Raises:
-    ValueError: if num_groups is no whole number in [1, 2^31).
+    ValueError: if num_groups is not a whole number in [1, 2^31).
 
   >>> groups_by_identity(["ann", "bob", "eve"], 4).tolist()
   [1, 0, 1]

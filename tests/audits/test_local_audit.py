@@ -2,7 +2,7 @@
 out.
 
 All bounds of right mechanisms hold jointly with probability 1 - 1e-4: so likely is it that a
-failure here is no chance.
+failure here is not chance.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Parts that raise, return what is no result, or change what they are given: a failed row, and the
-run goes on.
+"""Parts that raise, return what is not a result, or change what they are given: a failed row, and
+the run goes on.
 """
 
 import math

@@ -178,7 +178,7 @@ def test_a_query_that_is_not_registered_is_named(monkeypatch):
 
 
 def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
-  """Accounting that fails is no refusal: the relation would go unaudited."""
+  """Accounting that fails is not a refusal: the relation would go unaudited."""
 
   @events.register
   class BadlyAnalysedSum(events.GaussianSum):

@@ -1,6 +1,6 @@
 """What a stranger adds: a mechanism, and a query and a sampler with events of their own.
 
-It is imported by its name (`--import`), as any module would be that is no part of jdp.
+It is imported by its name (`--import`), as any module would be that is not part of jdp.
 """
 
 import jax

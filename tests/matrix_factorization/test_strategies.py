@@ -74,7 +74,7 @@ def test_columns_that_do_not_meet_need_no_matrix():
 
 
 def test_rows_for_columns_and_separations_off_by_one_are_refuted():
-  """What the comparison with brute force would catch: numbers that are no bounds."""
+  """What the comparison with brute force would catch: numbers that are not bounds."""
   rng = np.random.default_rng(2)
   by_rows, wider, fewer = 0, 0, 0
   for _ in range(50):

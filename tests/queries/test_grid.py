@@ -55,7 +55,7 @@ def stated(spacing, at):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spacing", [0.5, 0.3])  # a power of two, and one that is no float32
+@pytest.mark.parametrize("spacing", [0.5, 0.3])  # a power of two, and one that is not a float32
 def test_results_are_multiples_of_the_spacing_half_of_it_away_at_most(spacing):
   query = gaussian_sum(1.0, SIGMA)
   total = {"w": jnp.linspace(-40.0, 40.0, 3000).reshape(30, 100), "b": jnp.float32(3.3)}

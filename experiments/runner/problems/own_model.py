@@ -67,7 +67,7 @@ def code_digest(name: str) -> str:
   _look_here()
   try:
     spec = importlib.util.find_spec(name.partition(":")[0])
-  except (ImportError, ValueError):  # a package on the way to it is missing, or is no package
+  except (ImportError, ValueError):  # a package on the way to it is missing, or is not a package
     spec = None
   path = pathlib.Path((spec and spec.origin) or "")
   return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent"

@@ -15,7 +15,7 @@ HELP = (
 
 
 def check_name(**names: str) -> None:
-  """Refuses what is no import path."""
+  """Refuses what is not an import path."""
   for option, name in names.items():
     if not own_model.PATH.fullmatch(name):
       raise ValueError(f"Expected {option} to be package.module:factory, got {name!r:.60}.")

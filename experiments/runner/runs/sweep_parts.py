@@ -19,7 +19,7 @@ def number_and_count(part: str) -> tuple[int, int]:
   (3, 20)
 
   Raises:
-    ValueError: if it is no such text, or there is no such part.
+    ValueError: if it is not such a text, or there is no such part.
   """
   found = _PART.fullmatch(part)
   number, count = map(int, found.groups()) if found else (1, 0)

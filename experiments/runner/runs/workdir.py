@@ -114,7 +114,7 @@ def reopen(path: str | None, experiment: str) -> tuple[Workdir, str, Row]:
 
 
 def note_devices(workdir: Workdir) -> None:
-  """Keeps in `devices.json` on how many devices the run goes on, if these are not those of before.
+  """Keeps in `devices.json` on how many devices the run goes on, if the number changed.
 
   Its results are then those of the first devices where its sums have the same bits.
   """

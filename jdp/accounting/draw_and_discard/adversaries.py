@@ -6,7 +6,7 @@ There are three kinds of numbers, which must not be mixed:
   `jdp.accounting.draw_and_discard.one_update` (adversaries I and II) and in
   `jdp.accounting.draw_and_discard.later_updates` (adversary III). Neighbours and units are defined
   there too.
-* **Published** numbers are no guarantee. They are `published_average`, `published_lemma` and a
+* **Published** numbers are not guarantee. They are `published_average`, `published_lemma` and a
   statement's `published`.
 * **Diagnostics** describe one run (`internal_ratios`). They are computed from private gradients, so
   never release them.
@@ -36,7 +36,7 @@ class Statement(NamedTuple):
     epsilon: The epsilon that is proved. It holds with `delta`.
     delta: The delta of the guarantee.
     published: the publication's epsilon for one report and one coordinate with Laplace noise, where
-      it differs. It is no guarantee.
+      it differs. It is not a guarantee.
 
   >>> print(internal_threat(1.0, 20))  # doctest: +NORMALIZE_WHITESPACE
   II (internal threat), sees all instances, at any time: (1, 0)-DP per coordinate;
@@ -149,7 +149,7 @@ def opportunistic_threat(
 def published_average(epsilon: float, num_instances: int) -> float:
   """epsilon (k-1)/k, Lemma 4.1: the loss of adversary II averaged over the server's coins.
 
-  It is no guarantee.
+  It is not a guarantee.
 
   >>> published_average(1.0, 20)
   0.95
@@ -167,8 +167,8 @@ def published_lemma(epsilon: float, delta: float, updates: float) -> float:
 
       epsilon^2 / (2T) * (1 + sqrt(1 + 4 T log(1/(2 delta)) / epsilon^2)).
 
-  It is no guarantee: the central limit theorem says nothing about tails of probability delta at a
-  finite T. The result is infinite for T = 0 or delta = 0, and above epsilon for small T.
+  It is not a guarantee: the central limit theorem says nothing about tails of probability delta at
+  a finite T. The result is infinite for T = 0 or delta = 0, and above epsilon for small T.
 
   >>> print([round(published_lemma(1.0, 1e-6, t), 4) for t in (10, 100, 1000)])
   [1.1966, 0.3673, 0.1151]

@@ -6,8 +6,8 @@ After a release that is epsilon-DP the chance is at most e^epsilon p, whatever t
 holds for every realised release, not only on average.
 
 So an epsilon that would be no protection where p = 1/2 may be a lot where p is 1e-30. Directions in
-many dimensions have such a p. There is no such protection against an attacker who already knows a
-good part of the data.
+many dimensions have such a p. There is no such protection against an attacker who already knows
+a good part of the data.
 
 Everything is float64 on the host and in logarithms, as p underflows in many dimensions.
 """

@@ -7,9 +7,10 @@ changed user's report mixes,
 
     R(x) = w Q + (1 - w) Q',    R(x') = (1 - w) Q + w Q',    w = e^epsilon_0 / (e^epsilon_0 + 1).
 
-Here Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), and Q' likewise. They are distributions, as
-R is epsilon_0-DP. All else about the reports does not depend on the changed value. So what is seen
-is a post-processing of the number of draws from each of the two distributions,
+Here Q = (e^epsilon_0 R(x) - R(x')) / (e^epsilon_0 - 1), and Q' with x and x' exchanged. They
+are distributions, as R is epsilon_0-DP. All else about the reports does not depend on the changed
+value. So what is seen is a post-processing of the number of draws from each of the two
+distributions,
 
     (A + D, C - A + 1 - D)  against  (A + 1 - D, C - A + D),
     C ~ Bin(n - 1, r),  A ~ Bin(C, 1/2),  D ~ Bern(w)

@@ -87,7 +87,7 @@ def plan(
     spacing = max(spacing, _LEAST_SPACING * (1 + abs(asked)))
     # Sketches end where the measures on the lattice go on for some points.
     most_step = _STEPPED / spacing
-    if not saddle < _MOST_STEPS * most_step:  # also where the spacing is no finite number
+    if not saddle < _MOST_STEPS * most_step:  # also where the spacing is not a finite number
       return None
     if max(window.steps) <= most_step:
       break

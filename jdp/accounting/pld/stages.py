@@ -38,7 +38,7 @@ def staged(
 
   Args:
     terms: the composition.
-    tolerance: as for `plan`, and likewise the rest.
+    tolerance: as for `plan`, and so the rest.
     replaced: `discretise.upper` or `discretise.lower`.
     delta: at which epsilon is asked for.
     epsilon: at which delta is.

@@ -155,7 +155,7 @@ def _best_of(kinds: Sequence[Composition], mean_runs: float, shape: float) -> Do
   """The pair of the best of a random number of runs, each of which costs one of some compositions.
 
   Divergences and hockey sticks of a mixture are at most those of its dearest part. What samples of
-  the runs overflow is no part of it.
+  the runs overflow is not part of it.
   """
   max_loss = float(np.max([one.max_loss for one in kinds]))
 
@@ -198,7 +198,7 @@ def _profile_of(one: Composition) -> Callable[[np.ndarray], np.ndarray] | None:
     return None
 
   def log_delta(epsilons: np.ndarray) -> np.ndarray:
-    # Not a number is no bound.
+    # Not a number is not a bound.
     bounds = [np.fmin.reduce([stick.deltas(epsilons) for stick in sticks]) for sticks in directions]
     return np.log(np.clip(np.nan_to_num(np.max(bounds, axis=0), nan=1.0), 5e-324, 1.0))
 

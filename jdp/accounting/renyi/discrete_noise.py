@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-_MOST = 2**53  # above it a whole number is no float64
+_MOST = 2**53  # above it a whole number is not a float64
 _LARGEST_VARIANCE = 1e150  # more noise counts as this: its divergences would round to zero
 
 
@@ -20,7 +20,7 @@ def discrete_gaussian_rho(
   """The rho of zCDP of a sum with `num_shares` independent discrete Gaussians on each coordinate.
 
   With one share, rho is S^2 / (2 sigma^2) (arXiv 2004.00010, Theorem 4, for each coordinate, and
-  composition). A sum of n is no discrete Gaussian. It is within a factor of e^tau of the one of
+  composition). A sum of n is not a discrete Gaussian. It is within a factor of e^tau of the one of
   variance n sigma^2 everywhere, with
 
       tau = 10 sum_{k=1}^{n-1} e^(-2 pi^2 sigma^2 k / (k+1)).

@@ -109,8 +109,8 @@ def would_exceed(
     max_epsilon: the budget, >= 0.
     delta: in [0, 1], at which the epsilon is taken.
     accountant: see `jdp.accounting.epsilon`.
-    relation: likewise.
-    observer: likewise.
+    relation: as there.
+    observer: as there.
 
   Returns:
     True also if no epsilon bounds the cost.

@@ -32,7 +32,7 @@ from jdp.ledger import Ledger
 
 _LEAST_RATE = 1e-60
 _POINTS, _REFINEMENTS = 100, 3  # false-positive rates that are followed; grids, each finer
-_LARGEST_GROUP = 64  # of which there are pairs: the time grows with it
+_LARGEST_GROUP = 64  # the largest size with a pair; time grows with it
 _MOST_FOLLOWED = 10**4  # steps, each some milliseconds
 _LINES = 4000  # of a curve, at most: any of them bound it
 

@@ -40,7 +40,7 @@ class AttackerGain(NamedTuple):
     true_positive_rates: at `FALSE_POSITIVE_RATES`.
     mu: of the least Gaussian trade-off curve above the bounds at 12 false-positive rates from .001
       to .5. None if the run is not near-Gaussian: then a mu of its own fits each rate, and they
-      differ by more than 5 %. It describes the curve, and is no guarantee between those rates.
+      differ by more than 5 %. It describes the curve, and is not a guarantee between those rates.
   """
 
   advantage: float

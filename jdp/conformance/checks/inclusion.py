@@ -75,7 +75,7 @@ def check_sampling(
     the same checks.
 
   Raises:
-    ValueError: if the members are no bool [num_rounds, population], or the law is none of
+    ValueError: if the members are not bool [num_rounds, population], or the law is none of
       `jdp.events`, or is of another population.
   """
   _validate.in_range(1e-300, 0.5, error=error)

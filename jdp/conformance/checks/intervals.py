@@ -126,7 +126,7 @@ def _answered(
 def _interval(
   ledger: Callable[[Plan, float], Ledger], plan: Plan, multiplier: float
 ) -> tuple[float, float]:
-  """The interval of a plan's run; what is no multiplier adds no noise."""
+  """The interval of a plan's run; what is not a multiplier adds no noise."""
   if not 0 < multiplier < math.inf:
     return (0.0, 0.0) if multiplier == math.inf else (math.inf, math.inf)
   return _certified(ledger(plan, multiplier), plan.delta)
@@ -139,7 +139,7 @@ def _certified(ledger: Ledger, delta: float) -> tuple[float, float]:
 
 
 def _number(call: Callable[[], float]) -> float | None:
-  """What a call returns; None if it raises, and NaN for what is no real number."""
+  """What a call returns; None if it raises, and NaN for what is not a real number."""
   try:
     found = call()
   except Exception:  # a refusal in another library's own words

@@ -102,7 +102,7 @@ def _neighbours(pattern: Pattern, num_rounds: int, min_separation: int) -> Itera
 def _farthest(matrix: np.ndarray, pattern: Pattern) -> float:
   """The largest |sum_i s_i C[:, i]| over signs; of long patterns, over signs chosen one by one.
 
-  It is infinite where it is no number, so that it passes nothing.
+  It is infinite where it is not a number, so that it passes nothing.
   """
   columns = matrix[:, list(pattern)]
   if not np.all(np.isfinite(columns)):

@@ -75,7 +75,7 @@ def femnist(
 
 
 class _OtherImages(Exception):  # noqa: N818  # It never leaves this module.
-  """Arrays that are no images of this set."""
+  """Arrays that are not images of this set."""
 
 
 def _leaf_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:

@@ -33,9 +33,9 @@ def leaf_users(paths: list[pathlib.Path]) -> UsersOnDisk:
   The files stay open. A gzip'd file is decompressed into a temporary file.
 
   Raises:
-    ValueError: if a file is no such JSON, or a user is in it twice or in two files. A gzip'd file
-      is refused if it is damaged, or holds more than `jdp.data.files.size_limit`. Reading a user
-      raises it as well: only then its data are looked at.
+    ValueError: if a file is not such JSON, or a user is in it twice or in two files. A gzip'd
+      file is refused if it is damaged, or holds more than `jdp.data.files.size_limit`. Reading a
+      user raises it as well: only then its data are looked at.
   """
   names: dict[str, None] = {}
   places = array.array("q")  # of each user its file, and where it begins and ends there

@@ -25,7 +25,7 @@ def stackoverflow(path: str | pathlib.Path, *, split: str = "train") -> UsersOnD
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if it is another file, or its text is no UTF-8. Reading a user raises it as well.
+    ValueError: if it is another file, or its text is not UTF-8. Reading a user raises it as well.
 
   >>> import contextlib, sqlite3, tempfile
   >>> hello = "0a150a130a06746f6b656e7312090a070a0568656c6c6f"  # a tf.train.Example

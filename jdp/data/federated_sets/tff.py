@@ -53,7 +53,7 @@ def tff_users(path: pathlib.Path, split: str, features: Sequence[str]) -> UsersO
     Users as lists of examples, each a dictionary of features.
 
   Raises:
-    ValueError: if it is no such file, is damaged, or has no user of that split. Reading a user
+    ValueError: if it is not such a file, is damaged, or has no user of that split. Reading a user
       raises it as well.
   """
   import sqlite3  # some builds of Python have none
@@ -122,7 +122,7 @@ class _Reader:
 
     try:
       yield
-    # A value that is no blob, text that is no UTF-8, a file cut off.
+    # A value that is not a blob, text that is not UTF-8, a file cut off.
     except (sqlite3.Error, ValueError, TypeError, IndexError, OverflowError):
       raise _refused(self._path, "a damaged or another one") from None
 
@@ -146,7 +146,7 @@ def parse_example(message: bytes, names: re.Pattern[bytes]) -> dict[str, Feature
   """Those features of a serialized `tf.train.Example` that have such names.
 
   Raises:
-    ValueError: if it is no such message.
+    ValueError: if it is not such a message.
     IndexError: if it is cut short.
   """
   made: dict[str, Feature] = {}

@@ -252,7 +252,7 @@ def average_predictions(
 
 
 def _check_instances(models: PyTree, num_instances: int) -> None:
-  """Refuses models of which there are not `num_instances`."""
+  """Refuses a number of models other than `num_instances`."""
   counts = {jnp.shape(x)[:1] for x in jax.tree.leaves(models)}
   if counts != {(num_instances,)}:
     raise ValueError(

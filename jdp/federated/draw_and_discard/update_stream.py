@@ -134,8 +134,8 @@ def arrivals(users: Array, population: int) -> Arrivals:
     population: how many users there are.
 
   Raises:
-    ValueError: if population is no whole number from 1 to 2^31 - 1, or a user's number is not below
-      it.
+    ValueError: if population is not a whole number from 1 to 2^31 - 1, or a user's number is not
+      below it.
 
   >>> arrivals(np.array([2, 0, 2], np.int32), 3).population
   3

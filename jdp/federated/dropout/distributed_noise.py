@@ -122,8 +122,8 @@ def client_dropout(
     compilation serves all numbers of survivors.
 
   Raises:
-    ValueError: if num_clients is no whole number >= 1, or local_clip_norm is not positive. When the
-      round is first traced: if the dropout model has other stages or clients than the query, or
+    ValueError: if num_clients is not a whole number >= 1, or local_clip_norm is not positive. When
+      the round is first traced: if the dropout model has other stages or clients than the query, or
       there is data of another number of clients.
 
   >>> import numpy as np

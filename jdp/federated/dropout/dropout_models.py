@@ -47,7 +47,7 @@ def independent(num_clients: int, rate: float) -> DropoutModel:
   """Each client of each round is lost before its report with probability `rate`, independently.
 
   Raises:
-    ValueError: if num_clients is not >= 1 or the rate is no probability.
+    ValueError: if num_clients is not >= 1 or the rate is not a probability.
 
   >>> model = independent(1000, 0.3)
   >>> present, _ = model.sample(jax.random.key(0), model.init(jax.random.key(1)))
@@ -108,7 +108,7 @@ def bursty(
 
   Raises:
     ValueError: if the rate is negative or not below 1, or mean_rounds is below 1 or too short for
-      the rate. Also if group_size is no whole number >= 1.
+      the rate. Also if group_size is not a whole number >= 1.
 
   >>> model = bursty(6, 0.5, 3.0, group_size=3)
   >>> present, _ = model.sample(jax.random.key(0), model.init(jax.random.key(1)))
@@ -151,7 +151,7 @@ def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutMod
       before. Losses are independent.
 
   Raises:
-    ValueError: if a rate is no probability.
+    ValueError: if a rate is not a probability.
 
   >>> model = with_calibrations(independent(1000, 0.3), [0.1])
   >>> stage_counts(model.sample(jax.random.key(0), model.init(jax.random.key(1)))[0]).shape

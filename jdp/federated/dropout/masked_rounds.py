@@ -91,10 +91,10 @@ def masked_round(
     integers at once.
 
   Raises:
-    ValueError: if min_clients is no whole number >= 1. In a round, before anything is sent: if the
-      query's noise is not Skellam noise, its modulus is above the protocol's, or records or answers
-      are not those of the protocol's clients. Also if a client that was lost answers again, or
-      min_clients could not make up for the others' noise by exact draws.
+    ValueError: if min_clients is not a whole number >= 1. In a round, before anything is sent: if
+      the query's noise is not Skellam noise, its modulus is above the protocol's, or records or
+      answers are not those of the protocol's clients. Also if a client that was lost answers again,
+      or min_clients could not make up for the others' noise by exact draws.
 
   >>> from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
   >>> from jdp.queries import discrete_sum

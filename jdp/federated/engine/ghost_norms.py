@@ -123,7 +123,7 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
     client: one client's examples, or their shapes.
 
   Raises:
-    TypeError: if loss is no function.
+    TypeError: if loss is not a function.
 
   >>> from jdp import data, models
   >>> model = models.logistic_regression((784,), 10)
@@ -131,7 +131,7 @@ def gradient_forms(loss: Loss, params: PyTree, client: PyTree) -> list[GradientF
   >>> client = data.examples(jnp.zeros((2, 784)), jnp.zeros(2, jnp.int32))
   >>> for form in gradient_forms(models.cross_entropy(model), params, client):
   ...   print(form.path, form.rows, form.reason)
-  b None it is no matrix
+  b None not a matrix
   w 2 None
   """
   _, uses = _program(keyed(loss), params, client, jax.random.key(0))

@@ -133,7 +133,7 @@ def uses_of_parameters(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]) -> Uses:
     shapes: of the parameters.
   """
   offsets = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-  reasons = {i: "it is no matrix" for i, shape in enumerate(shapes) if len(shape) < 2 or 0 in shape}
+  reasons = {i: "not a matrix" for i, shape in enumerate(shapes) if len(shape) < 2 or 0 in shape}
   while True:
     views = [
       None if i in reasons else _View(np.arange(*offsets[i : i + 2]).reshape(shape), frozenset([i]))

@@ -64,7 +64,7 @@ def budget_of(
 
 
 def in_words(budget: Budget) -> str:
-  """What a run may spend, in words: what fixes its guarantee. A delta alone is no budget."""
+  """What a run may spend, in words: what fixes its guarantee. A delta alone is not a budget."""
   if budget.privacy_filter is not None:
     epsilon, delta, *_, rule = budget.privacy_filter
     return f"a privacy_filter with epsilon {epsilon!r} at delta {delta!r} by {rule}"

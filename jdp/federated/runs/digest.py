@@ -1,4 +1,4 @@
-"""Digests of arrays: whether they are the ones of before, bit for bit."""
+"""Digests of arrays, which say whether arrays are equal to earlier ones, bit for bit."""
 
 import hashlib
 from collections.abc import Iterator

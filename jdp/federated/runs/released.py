@@ -15,7 +15,7 @@ PyTree = Any
 class Released:
   """A file with a line for each evaluated round: its number, and the digest of its model.
 
-  A round that is done again, with the same model, is no second release. With another model, of
+  A round that is done again, with the same model, is not a second release. With another model, of
   another algorithm or machine, it would be one that the ledger does not count.
 
   Args:

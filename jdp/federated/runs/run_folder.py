@@ -126,7 +126,7 @@ def check_description(
   Raises:
     ValueError: if something else was there when the run was begun. A round that is done again could
       then have other bits, with the same noise. And a budget that is chosen after a look at
-      releases is no guarantee.
+      releases is not a guarantee.
   """
   path = folder.secret / DESCRIPTION
   if not path.exists():

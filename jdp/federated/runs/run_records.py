@@ -19,7 +19,7 @@ class Beginning(NamedTuple):
 
   Attributes:
     noise_key: the run's key of noise. None: one of its own, which a folder keeps.
-    data_key: the run's key of local training. None: one of its own, kept likewise.
+    data_key: the run's key of local training. None: one of its own, kept in the same way.
     prior: what was released before the first round.
     clients: the data of all clients.
     state: the first state.
@@ -86,7 +86,7 @@ class MemoryRecords:
 
   Args:
     prior: what was released before the first round.
-    exposed: whether the key of the noise is no secret. Then all rounds are marked.
+    exposed: whether the key of the noise is not secret. Then all rounds are marked.
     identity: of the run, by its key of noise.
   """
 

@@ -206,7 +206,7 @@ def train(
       `jdp.random.secure_key` will do. With a seeded one the run is not private, and its ledger says
       so (`Ledger.caveats`).
     data_key: key of local training, another than `noise_key`. None: one from the operating system,
-      kept likewise.
+      kept in the same way.
     evaluate: parameters -> name -> scalar. What it computes from protected data is not private.
     evaluate_every: rounds between evaluations, each with a checkpoint and a row of metrics. They
       are one program, and memory holds their events. None: 10, or 100 where nothing is evaluated,
@@ -319,7 +319,7 @@ def train(
 
 
 def _check_clients(clients: PyTree) -> None:
-  """Refuses what is no data of clients, before JAX takes a number for an array."""
+  """Refuses what is not data of clients, before JAX takes a number for an array."""
 
   def has_rows(leaf: Any) -> bool:
     return bool(getattr(leaf, "shape", ())[:1] > (0,)) and leaf.dtype != np.object_

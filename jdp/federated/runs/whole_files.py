@@ -24,7 +24,7 @@ def read_rows(path: pathlib.Path) -> list[Any]:
   """The rows of a JSON Lines file; none if there is no file.
 
   Raises:
-    ValueError: if a line is no JSON.
+    ValueError: if a line is not JSON.
   """
   try:
     return [json.loads(line) for line in read_bytes(path).splitlines()] if path.exists() else []

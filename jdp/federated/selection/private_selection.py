@@ -105,7 +105,7 @@ def private_sweep(
     validation: other users, who do not train. None: the clients.
     noise_key: of everything that must be secret, for this sweep alone. None: one from the operating
       system. With a seeded one the ledger has a caveat.
-    data_key: of local training. None: likewise.
+    data_key: of local training. None: as for `key`.
     prior: what was released about the same users before.
     workdir: a folder for `ledger.jsonl`, which has the event before the first run, and at the end
       `metrics.jsonl` with the setting, and `params.npz`. Its secret sibling holds all runs: a sweep

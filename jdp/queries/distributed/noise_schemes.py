@@ -91,7 +91,7 @@ def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme
       once.
 
   Raises:
-    ValueError: if num_calibrations is no whole number >= 0.
+    ValueError: if num_calibrations is not a whole number >= 0.
 
   >>> counts = jnp.array([10, 8, 6])
   >>> realised = calibrated(inside=False).realised(counts, counts)

@@ -65,7 +65,7 @@ def greedy_losses(admitted, fine, coarse):
 @pytest.mark.slow
 def test_plain_sum_fails_where_stopping_depends_on_releases():
   # 5.5 times the delta stated, measured with a standard error of .05 of it: the epsilon of what was
-  # spent at the moment of stopping is no guarantee.
+  # spent at the moment of stopping is not a guarantee.
   loss, epsilon = stopped_losses()
   measured, error = gain(epsilon, loss)
   assert measured - 4 * error > 5 * DELTA

@@ -393,7 +393,7 @@ def test_losses_of_published_plans_are_paired_and_stand_beside_theirs():
 
   of_5 = row("none of 5", [0.1, 0.11], clip_norm=None, cohort=None)
   of_40 = row("none of 40", [0.2, 0.22], clip_norm=None, cohort=None)
-  # Other weights than equal ones give the same plan more noise: its loss is no counterpart then.
+  # Other weights than equal ones give the same plan more noise: its loss is not a counterpart then.
   others = [row("S = 5", [0.1, 0.1], clip_norm=5), row("weighted", [0.1, 0.1], stddev=0.026)]
   pairs = [
     (of_5, row("of 5", [0.09, 0.1], stddev=0.01200001)),
@@ -431,8 +431,8 @@ def test_head_words_share_out_all_tokens():
     np.full((3, 4), 150, np.int32), np.full((3, 4), 9, np.int32), np.ones(3, np.float32)
   )
   rows = text.head_words(Model, sequences, {"run": None}).text.splitlines()[2:]
-  # The word 150 is no head word; the other nine of the ten likeliest are the first words, as scores
-  # are tied.
+  # The word 150 is not a head word; the other nine of the ten likeliest are the first words, as
+  # scores are tied.
   shares = [[cell.strip() for cell in row.split("|")][3:-1].index("100.0 %") for row in rows]
   assert shares == [9, 9, 9]
 

@@ -58,7 +58,7 @@ def event_of(query, record, evaluate=jax.eval_shape):
     return query.finalize(jax.random.key(1), state, contribution)[1]
 
   event = evaluate(release, record)
-  return dataclasses.replace(event, number=NO_NUMBER)  # A shape is no number.
+  return dataclasses.replace(event, number=NO_NUMBER)  # A shape is not a number.
 
 
 @pytest.mark.parametrize("name", [*SEPARATE, "joint"])

@@ -1,4 +1,4 @@
-"""A binary that is given files that are no data ends with their sentence, before any work."""
+"""A binary that is given files that are not data ends with their sentence, before any work."""
 
 import subprocess
 import sys

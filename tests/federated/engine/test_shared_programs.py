@@ -336,7 +336,7 @@ def test_no_array_is_kept_with_the_programs(programs):
   """Neither a secret key nor a data set stays in memory after the function that holds it."""
   key, many = jax.random.key(7), np.ones(10_000, np.float32)
   call = shared(lambda x: x + jax.random.normal(key) + many[:8])
-  np.testing.assert_array_equal(call(X), call(X))  # The key is no argument that counts as used.
+  np.testing.assert_array_equal(call(X), call(X))  # The key is not an argument that counts as used.
   shared(lambda x: x * many)(np.ones(10_000, np.float32))
 
   def leaves(value):

@@ -51,7 +51,7 @@ _ROUNDING = 1e-11  # relative, of a law's masses
 _MARGIN = 1e-12  # that smoothing may cost, of a loss
 _MOST_MARGIN = 1e-7  # that a release may cost
 _LARGEST = 1e9  # distance
-_MOST = 2.0**53  # above it a whole number is no float64
+_MOST = 2.0**53  # above it a whole number is not a float64
 _SKETCH = 600  # atoms
 _COORDINATES = 4  # any whole number is the sum of so many squares
 
