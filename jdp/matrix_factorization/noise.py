@@ -142,7 +142,7 @@ def _of_tree(strategy: TreeStrategy) -> NoiseSource:
   own = np.asarray(node_variances(levels), np.float32)  # the weight of a node's own noise
 
   def init(record):
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), record), _zeros(levels, record)
+    return jax.tree.map(_zeros_like, record), _zeros(levels, record)
 
   def draw(key, t, kept, like):
     rounding, estimates = kept
@@ -241,8 +241,15 @@ def _drawn_again(inverse: np.ndarray) -> NoiseSource:
 
 
 def _zeros(rows: int, record: PyTree) -> PyTree:
-  """Float32 zeros like a record, with a leading axis of `rows`."""
-  return jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), jnp.float32), record)
+  """Float32 zeros like a record, with a leading axis of `rows`.
+
+  They lie as the record does: what several rounds need of a sharded model is sharded too.
+  """
+  return jax.tree.map(lambda x: jnp.broadcast_to(_zeros_like(x), (rows, *x.shape)), record)
+
+
+def _zeros_like(x: jax.Array) -> jax.Array:
+  return jnp.zeros_like(x, jnp.float32)
 
 
 def _combined(weights: jax.typing.ArrayLike, rows: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ from jdp.matrix_factorization.noise import noise_source
 from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
 from jdp.numerics import vectors
-from jdp.numerics.compensated import add, rounded
+from jdp.numerics.compensated import Compensated, add, divide, rounded
 from jdp.numerics.dither import on_shifted_grid
 from jdp.queries.base import PyTree, Schedule, SumQuery, times
 from jdp.queries.gaussian import at_step, check_clip_and_noise, weighted
@@ -155,11 +155,18 @@ def correlated_release(
     finest = FINEST_SHARE * source.fresh(state.step)
     result = jax.tree.map(lambda x, s: on_shifted_grid(x, shift, finest * s), noised, stddevs)
     # Noise as it was released, so that later rounds cancel what the grid added too.
-    excess = rounded(add(result, jax.tree.map(jnp.negative, total)))
-    kept = source.settle(drawn, jax.tree.map(lambda x, s: x / jnp.float32(s), excess, stddevs))
+    kept = source.settle(drawn, jax.tree.map(_noise_in_units, result, total, stddevs))
     return _until(plan.num_rounds, state.step, result), event, _next(state, kept)
 
   return init, release
+
+
+def _noise_in_units(
+  result: jax.Array, total: jax.Array | Compensated, stddev: jax.typing.ArrayLike
+) -> jax.Array:
+  """(result - total) / stddev. In float32, XLA divides otherwise in one program than in another."""
+  noise = add(result, jax.tree.map(jnp.negative, total))
+  return rounded(divide(noise, jnp.float32(stddev)))
 
 
 def _times(stddev: jax.typing.ArrayLike, row: jax.Array) -> jax.Array:

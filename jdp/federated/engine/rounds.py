@@ -183,10 +183,9 @@ def rounds(
     )
 
   def init(params):
-    record = jax.eval_shape(server.record, params)
-    return ServerState(
-      jnp.int32(0), params, server.init(params), query.init(record), sampler.init()
-    )
+    # Of arrays, not of shapes: what the query keeps for later rounds then lies where they lie.
+    kept = query.init(server.record(params))
+    return ServerState(jnp.int32(0), params, server.init(params), kept, sampler.init())
 
   # Empty slots cost nothing but in the last chunk, which is no wider for them.
   mean = sampler.expected_size

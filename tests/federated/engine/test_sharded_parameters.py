@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jdp import data, models, queries, sampling
+from jdp import matrix_factorization as strategies
 from jdp.federated import (
   add_updates,
   client_mesh,
@@ -48,6 +49,21 @@ def algorithm(**kwargs):
   mean = queries.average(queries.gaussian_sum(1e6, 1e-3), SAMPLER.expected_size)
   server = add_updates(optax.sgd(0.5, momentum=0.9))
   return rounds(client_fn, mean, SAMPLER, server, relation="zero_out", **kwargs)
+
+
+STRATEGIES = {
+  "bands": strategies.square_root_toeplitz(ROUNDS, bands=3),
+  "buffers": strategies.buffered_toeplitz(ROUNDS, buffers=2),
+  "tree": strategies.tree(ROUNDS),
+}
+
+
+def correlated(name):
+  query = queries.correlated_gaussian_sum(1e6, 1e-3, STRATEGIES[name], min_separation=2)
+  mean = queries.average(query, USERS / 2)
+  sampler = sampling.cyclic_poisson(USERS, 2, 0.9)
+  server = add_updates(optax.sgd(0.5, momentum=0.9))
+  return rounds(client_fn, mean, sampler, server, relation="zero_out")
 
 
 def run(params, clients=CLIENTS, made=None, **kwargs):
@@ -99,6 +115,30 @@ def test_a_run_has_the_bits_of_one_device_and_stays_sharded(name):
       assert {shard.data.size for shard in params["matrix"].addressable_shards} == {
         DIM**2 // np.prod([mesh.shape[axis] for axis in place.spec if axis])
       }
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_correlated_noise_keeps_is_divided_as_the_parameters_are(name):
+  mesh, place, params = laid_out("columns of two by two")
+  state = correlated(name).init(params).query
+  kept = [x for x in jax.tree.leaves(state) if x.shape[-2:] == (DIM, DIM)]
+  assert kept
+  for leaf in kept:
+    parts = [*[None] * (leaf.ndim - 2), *place.spec]
+    assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(*parts)), leaf.ndim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bands", "buffers"])
+@pytest.mark.parametrize("layout", ["columns of two by two", "two further axes"])
+def test_correlated_noise_is_that_of_one_device(name, layout):
+  """The last bits of a tree's nodes depend on how XLA fuses them, so its noise may be another."""
+  _, place, params = laid_out(layout)
+  result = run(params, made=correlated(name))
+  assert_same(
+    result.params, run(PARAMS, jax.device_put(CLIENTS, jax.devices()[0]), correlated(name)).params
+  )
+  assert result.params["matrix"].sharding.is_equivalent_to(place, 2)
 
 
 @pytest.mark.slow
