@@ -116,7 +116,8 @@ def _below_dots(stay, kept, moved, losses, spacing):
   q = (stay + np.append(kept, 0.0) + _after_zero(moved)) / x
   up = moved * math.exp(-spacing)
   merged = np.maximum(kept + up, np.finfo(float).tiny)
-  gap, share = math.expm1(spacing) * kept * up / merged, kept / merged
+  # A product of two masses would underflow where delta is below 1e-154.
+  gap, share = math.expm1(spacing) * kept * (up / merged), kept / merged
   lowered = np.maximum(np.append(gap, 0.0), _after_zero(gap))
   head, tail = np.cumsum(q), sums_from(q)
   above_line = _after_zero(np.cumsum(width * head[:-1]))

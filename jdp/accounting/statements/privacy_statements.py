@@ -74,7 +74,8 @@ class PrivacyStatement(NamedTuple):
     )
 
   def data(self) -> dict[str, Any]:
-    """The same for JSON. Numbers are not rounded; epsilon is None if there is no guarantee.
+    """The same for JSON. Numbers are not rounded. An epsilon that does not exist is None: JSON has
+    no infinity.
 
     >>> from jdp.ledger import subsampled_gaussian
     >>> (said,) = privacy_statements(subsampled_gaussian(0.01, 1.1, 1000), 1e-5)
@@ -85,11 +86,17 @@ class PrivacyStatement(NamedTuple):
     del said["guarantee"]
     stated = self.guarantee
     return said | {
+      "interval": tuple(map(_finite, self.interval)),
+      "by_rdp": _finite(self.by_rdp),
       "epsilon": None if stated is None else stated.epsilon,
       "delta": None if stated is None else stated.delta,
       "relation": None if stated is None else str(stated.relation),
       "unit": None if stated is None else str(stated.unit),
     }
+
+
+def _finite(epsilon: float) -> float | None:
+  return epsilon if epsilon < math.inf else None
 
 
 @checked

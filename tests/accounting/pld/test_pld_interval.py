@@ -492,6 +492,30 @@ def test_one_rare_sample_is_tight(q, z, delta):
   assert stated <= max(lower * (1 + 1e-3), lower + 1e-5)
 
 
+@pytest.mark.parametrize(
+  ("q", "z", "delta"),
+  [(1e-9, 1.0, 6.657e-7), (1.95e-11, 0.777, 1.99e-9), (6.98e-11, 0.302, 3.26e-8)],
+)
+def test_nothing_is_spent_where_delta_is_above_the_chance_of_being_drawn(q, z, delta):
+  """A plan for three such rounds missed by 1.9 to 17: a fourth round seemed to lower epsilon."""
+  event = Round(PoissonSampling(q), GaussianSum(1.0, z), "replace_one", observer="server")
+  for count in range(1, 7):
+    spent = Ledger().append(event, count=count)
+    assert accounting.epsilon(spent, delta, accountant="pld") == 0.0
+    assert accounting.epsilon_interval(spent, delta) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("z", "delta"), [(1.0, 1e-150), (0.2914, 1.5e-160), (1.0, 1e-200)])
+def test_lower_ends_hold_at_deltas_whose_squares_underflow(z, delta):
+  """At the end, delta by 60 digits is above the one asked for: it was 2e-5 below at 1e-200."""
+  many = 7
+  lower, _ = accounting.epsilon_interval(subsampled_gaussian(1.0, z, many), delta)
+  with mpmath.workdps(60):
+    mean, end = mpmath.sqrt(many) / mpmath.mpf(z), mpmath.mpf(lower)
+    above, below = mean / 2 - end / mean, -mean / 2 - end / mean
+    assert mpmath.ncdf(above) - mpmath.exp(end) * mpmath.ncdf(below) >= delta
+
+
 def test_extreme_single_releases_are_held():
   """Deterministic: deltas down to 1e-100, probabilities to 1e-12."""
   rng = np.random.default_rng(2)
