@@ -245,7 +245,8 @@ def _epsilon(options: argparse.Namespace) -> int:
   if options.plot:
     _plot(options.plot, file.ledger, [x for x, one in zip(scopes, said, strict=True) if one.holds])
   if options.json:
-    print(json.dumps({"remarks": file.remarks, "statements": [one.data() for one in said]}))
+    statements = [one.data() for one in said]
+    print(json.dumps({"remarks": file.remarks, "statements": statements}, allow_nan=False))
     return 0
   for remark in file.remarks:
     print(f"Note: {remark}.")

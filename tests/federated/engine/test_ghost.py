@@ -220,6 +220,17 @@ def test_a_query_with_several_bounds_is_refused():
     run(network, average, ghost=True)
 
 
+def test_a_query_that_changes_more_than_the_length_is_refused():
+  """Its `preprocess` is that of a stranger, and would not be applied to any coordinate."""
+  plain = fixed_denominator(flat_clipping(S), 0.0, 5.0)
+
+  def signs(key, state, record, weight):
+    return plain.preprocess(key, state, jax.tree.map(jnp.sign, record), weight)
+
+  with pytest.raises(ValueError, match="Expected a query that scales a record by one factor"):
+    run(NETWORKS["dense"], plain._replace(preprocess=signs), ghost=True)
+
+
 @pytest.mark.slow
 def test_a_user_moves_the_sum_of_a_large_cohort_by_at_most_its_bound():
   """Users whose gradient is their input; chunks summed in float32 would move by 1e-4 more."""
