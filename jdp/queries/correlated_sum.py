@@ -20,7 +20,7 @@ from jdp.matrix_factorization.strategies import Strategy
 from jdp.numerics import vectors
 from jdp.numerics.compensated import Compensated, add, divide, rounded
 from jdp.numerics.dither import on_shifted_grid
-from jdp.queries.base import PyTree, Schedule, SumQuery, times
+from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
 from jdp.queries.gaussian import at_step, check_clip_and_noise, weighted
 
 
@@ -105,6 +105,7 @@ def correlated_gaussian_sum(
   def clip(state, record):
     return vectors.clip(record, at_step(clip_norm, state.step))
 
+  @scales
   def preprocess(key, state, record, weight):
     del key
     return weighted(clip(state, record), weight)

@@ -9,7 +9,7 @@ from jax.interpreters import partial_eval
 
 from jdp.numerics.compensated import Product
 from jdp.queries import SumQuery
-from jdp.queries.base import Contribution
+from jdp.queries.base import Contribution, is_scaling
 from jdp.queries.gaussian import weighted
 from jdp.random.binding import bind
 
@@ -88,7 +88,7 @@ def contribution(
     if weight is not None:
       own_weight = membership * weight(client)
       norm = record.norm if isinstance(record, Factored) else record
-      _refuse_draws(query, query_key, query_state, norm, own_weight, "weight=None")
+      _refuse_draws(query, query_key, query_state, norm, own_weight)
     bounded = _bounded(query, query_key, query_state, record, own_weight)
     return bounded, weighted(
       {**scalars, "cohort_size": jnp.float32(1)}, membership
@@ -98,9 +98,9 @@ def contribution(
 
 
 def _refuse_draws(
-  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array, what: str
+  query: SumQuery, key: jax.Array, state: PyTree, record: PyTree, weight: jax.Array
 ) -> None:
-  """Refuses a query that draws for each record, which needs `what`.
+  """Refuses a query that draws for each record.
 
   A weight of 0 would take the record's noise away, too. Who sees the sum would see how much noise
   is in it, and so what the weight was computed from.
@@ -109,7 +109,7 @@ def _refuse_draws(
   _, used = partial_eval.dce_jaxpr(code, [True] * len(code.outvars))
   if used[0]:
     raise ValueError(
-      f"Expected a query that draws nothing for each record, unless {what}, got one that does; "
+      "Expected a query that draws nothing for each record, unless weight=None, got one that does; "
       "take one whose sum is noised, such as gaussian_sum."
     )
 
@@ -120,27 +120,21 @@ def _bounded(
   """The query's contribution of a record."""
   if not isinstance(record, Factored):
     return query.preprocess(bind(key, (state, record, weight)), state, record, weight)
-  # A query that scales by one factor turns the norm into the contribution's norm: their ratio is
-  # the factor. A norm of 0 would divide 0 by 0.
-  _refuse_draws(query, key, state, record.norm, weight, "ghost_norms=False")
+  if not is_scaling(query):
+    raise ValueError(
+      "Expected a query that scales a record by one factor, which follows from its norm, such as "
+      "gaussian_sum, got one that is not marked by jdp.queries.base.scales; set ghost_norms=False."
+    )
+  # It turns the norm into the contribution's norm, and their ratio is the factor. A norm of 0 would
+  # divide 0 by 0.
   shortened = query.preprocess(key, state, record.norm, weight)
-  ratio = _bounded_norm(shortened) / jnp.where(record.norm > 0, record.norm, 1.0)
+  norm = getattr(shortened, "vector", shortened)
+  ratio = norm / jnp.where(record.norm > 0, record.norm, 1.0)
   # Numbers below float32's normal ones may be wrong by as much as they are.
   exact = jnp.minimum(ratio, abs(record.factor) * ratio) > _LEAST
   scale = jnp.where(exact, record.factor * ratio, 0.0)
   vector = _scaled(record.products, scale)
   return shortened._replace(vector=vector) if hasattr(shortened, "vector") else vector
-
-
-def _bounded_norm(contribution: Contribution) -> jax.Array:
-  """What the query makes of a record's norm: the norm of its contribution."""
-  vector = getattr(contribution, "vector", contribution)
-  if not isinstance(vector, jax.Array) or vector.dtype != jnp.float32:
-    raise ValueError(
-      "Expected a query that scales a record by one factor, such as gaussian_sum, got "
-      f"contributions of structure {jax.tree.structure(contribution)}; set ghost_norms=False."
-    )
-  return vector
 
 
 def _scaled(products: PyTree, scale: jax.Array) -> PyTree:
