@@ -62,7 +62,10 @@ def one_multiplier(released: Sequence[DominatingPair]) -> float | None:
 def hidden_pairs(
   how: str, q: float, released: tuple[DominatingPair, ...], relation: Relation
 ) -> tuple[DominatingPair, ...]:
-  """The pairs of a record in a sample that hides who is in it; what it cannot hide, unsampled.
+  """The pairs of a record in a sample that hides who is in it.
+
+  What it cannot hide costs what it does if the sample is seen, or under add/remove, where that
+  shows who is there, what it costs unsampled.
 
   Args:
     how: `POISSON` or `FIXED_SIZE`.
@@ -75,7 +78,7 @@ def hidden_pairs(
   sums_alone = relation is Relation.ZERO_OUT
   if all(family.is_sum or (family.may_hide and not sums_alone) for family, _ in released):
     return (sampled_pair(how, q, released),)
-  return released
+  return released if relation is Relation.ADD_REMOVE else (sampled_pair(base.KNOWN, q, released),)
 
 
 @functools.lru_cache(maxsize=1024)
