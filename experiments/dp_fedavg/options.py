@@ -52,7 +52,7 @@ class AverageOptions(FederationOptions):
     "batch",
     "When a local model is brought back to within S: after every local batch, or at the end.",
     choices=("batch", "end"),
-    when={"clipping": tuple(CLIPPINGS)},
+    when={"clipping": ("flat", "per_layer")},  # those with a `clip`, by which it projects
   )
   clip_decay: float = option(
     1.0,

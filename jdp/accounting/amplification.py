@@ -96,10 +96,12 @@ def check_known(sampling: SamplingEvent, relation: Relation) -> None:
 def check_stays(sampling: SamplingEvent, relation: Relation, what: str = "") -> None:
   """Refuses add/remove where a record that leaves may move others to other rounds."""
   if relation is Relation.ADD_REMOVE and not sampling_analysis(sampling).stays(sampling):
+    grouped = hasattr(sampling, "by_identity")
+    also = ", or group records by identity (jdp.sampling.groups_by_identity)" if grouped else ""
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(sampling).__name__}{what}, got "
-      "add_remove: a record that leaves may change the rounds of others; pass one of them as "
-      "relation, or group records by identity (jdp.sampling.groups_by_identity)."
+      f"add_remove: a record that leaves may change the rounds of others; pass one of them as "
+      f"relation{also}."
     )
 
 

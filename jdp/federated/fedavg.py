@@ -110,7 +110,8 @@ def federated_averaging(
       model back to within the clip norm of the server's (by `query.clip`). False: updates are
       clipped once, at the end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
-      (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step` and flat clipping.
+      (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step`, and a query that scales an
+      update by one factor, such as those of flat clipping (`jdp.queries.base.scales`).
       `jdp.federated.gradient_forms` says for which parameters gradients are computed all the same.
       None: where they are faster (`jdp.federated.engine.default_layout`), unless a chunk size is
       given, or users are padded to the largest (`jdp.data.pack` without `max_examples`).
@@ -126,7 +127,8 @@ def federated_averaging(
     A `FederatedAlgorithm`.
 
   Raises:
-    ValueError: if ghost norms are asked for without a `gradient_step`.
+    ValueError: if ghost norms are asked for without a `gradient_step`. Also, in a round, if the
+      query does not scale an update by one factor.
 
   >>> from jdp import sampling
   >>> from jdp.federated import fixed_denominator, flat_clipping, gradient_step

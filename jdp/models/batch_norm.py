@@ -189,7 +189,8 @@ def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> Normalised
   check_input_shape(input_shape)
   if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4:
     raise ValueError(
-      f"Expected images of at least 4 x 4 pixels, got input_shape {input_shape}; scale them up."
+      f"Expected images of at least 4 x 4 pixels, got input_shape {input_shape}; scale them up, or "
+      "take a model for inputs of that shape."
     )
   height, width, channels = (*input_shape, 1)[:3]
   network = _BatchNormCNN(num_classes)

@@ -1,4 +1,4 @@
-"""The registry of samplers, which conformance, binaries, benchmarks and tables all use.
+"""The registry of samplers, which conformance, experiments, benchmarks, tables and tests use.
 
 Code outside the package registers its own samplers with `register`.
 """
@@ -28,7 +28,7 @@ def register(
   """Makes a sampler known to conformance, which compares its draws with the law of its event.
 
   Args:
-    name: what binaries call it.
+    name: what they call it.
     make: (population, expected size) -> sampler of about so many records a round. Sizes are
       from 1 to the population.
     factory: the public function that `make` calls. `jdp.conformance.unaudited` names a public

@@ -1,4 +1,4 @@
-"""Files that are not data, or more than they seem: every reader refuses them by one sentence.
+"""Files that are not data, or more than they seem: readers refuse them by one sentence.
 
 The sentence names the file. It quotes nothing of it, and the traceback shows nothing of it either.
 """
