@@ -82,7 +82,7 @@ def _read(folder: pathlib.Path, name: str) -> Examples:
       labels.append(_LABELS[row[-1].removesuffix(".")])
       features.append(_features(row, places))
   except (csv.Error, LookupError, ValueError) as error:
-    if str(error).startswith("Expected "):  # A file that is not a gzip file or no text says so.
+    if str(error).startswith("Expected "):  # A file that is neither gzip nor text says so.
       raise
     raise ValueError(
       f"Expected a row of the Adult data set in line {rows.line_num} of {path}, got another; fetch "

@@ -109,6 +109,7 @@ def no_privacy() -> SumQuery:
   ([3.0, 4.0], NonPrivate())
   """
 
+  @scales
   def preprocess(key, state, record, weight):
     del key, state
     return weighted(vectors.clip(record, jnp.finfo(jnp.float32).max), weight)

@@ -61,7 +61,7 @@ def test_integers_below_a_traced_bound_are_uniform(key):
   counts = np.bincount(draw(keys[0], jnp.int32(3)), minlength=3)
   statistical.assert_frequencies(counts, np.full(3, 1 / 3), catches=np.array([0.30, 0.35, 0.35]))
   assert draw(keys[1], jnp.int32(1)).max() == 0
-  # A quarter of all words is not fair draw below this bound: kept, the share would be .5625.
+  # A quarter of all words is not a fair draw below this bound: kept, the share would be .5625.
   bound = 3 * 2**29
   small = int(np.sum(np.asarray(draw(keys[2], jnp.int32(bound))) < bound // 2))
   statistical.assert_proportion(small, 30_000, 0.5, catches=0.54)

@@ -6,7 +6,7 @@ There are three kinds of numbers, which must not be mixed:
   `jdp.accounting.draw_and_discard.one_update` (adversaries I and II) and in
   `jdp.accounting.draw_and_discard.later_updates` (adversary III). Neighbours and units are defined
   there too.
-* **Published** numbers are not guarantee. They are `published_average`, `published_lemma` and a
+* **Published** numbers are not guarantees. They are `published_average`, `published_lemma` and a
   statement's `published`.
 * **Diagnostics** describe one run (`internal_ratios`). They are computed from private gradients, so
   never release them.

@@ -38,7 +38,7 @@ def staged(
 
   Args:
     terms: the composition.
-    tolerance: as for `plan`, and so the rest.
+    tolerance: as for `plan`, and the rest too.
     replaced: `discretise.upper` or `discretise.lower`.
     delta: at which epsilon is asked for.
     epsilon: at which delta is.

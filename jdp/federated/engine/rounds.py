@@ -105,7 +105,8 @@ class Server(NamedTuple):
   """The server's part of a round, as pure functions.
 
   Attributes:
-    record: parameters -> shapes of one record, for the query's `init`.
+    record: parameters -> arrays like those of one record, for the query's `init`, which looks at
+      their shapes, types and places alone.
     init: parameters -> what else the step carries.
     step: (result of the query, carried, parameters) -> (parameters, carried).
   """

@@ -27,9 +27,7 @@ FAMILIES = {
   if isinstance(value, base.Family)
 }
 KINDS = {kind.__name__ for kind in EVENT_TYPES.values() if kind.__module__.startswith("jdp.")}
-NAMES = (
-  FAMILIES | KINDS | (UNIONS - {"EventBase"})
-)  # one event, or several of them, is not a decision
+NAMES = FAMILIES | KINDS | (UNIONS - {"EventBase"})  # its test for one or several decides nothing
 LONGEST = 300
 
 

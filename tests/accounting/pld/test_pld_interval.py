@@ -505,6 +505,16 @@ def test_nothing_is_spent_where_delta_is_above_the_chance_of_being_drawn(q, z, d
     assert accounting.epsilon_interval(spent, delta) == (0.0, 0.0)
 
 
+def test_what_is_rarer_than_rounding_is_not_lost():
+  """Differences of probabilities near 1 lose a chance of 1e-15, but for the bounds on their errors.
+
+  The distance of a removal is q (2 Phi(1/2) - 1), and epsilon is above 0 below it.
+  """
+  for q in np.geomspace(1e-16, 1e-13, 30):
+    distance = q * (2 * special.ndtr(0.5) - 1)
+    assert accounting.epsilon(subsampled_gaussian(q, 1.0, 1), 0.999 * distance) > 0
+
+
 @pytest.mark.parametrize(("z", "delta"), [(1.0, 1e-150), (0.2914, 1.5e-160), (1.0, 1e-200)])
 def test_lower_ends_hold_at_deltas_whose_squares_underflow(z, delta):
   """At the end, delta by 60 digits is above the one asked for: it was 2e-5 below at 1e-200."""

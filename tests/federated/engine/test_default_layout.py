@@ -28,6 +28,7 @@ from jdp.federated import (
 from jdp.federated.engine import placement
 from jdp.federated.engine.default_layout import default_layout
 from jdp.federated.engine.rounds import add_updates
+from jdp.matrix_factorization import square_root_toeplitz
 from jdp.models import Model, cross_entropy, logistic_regression, small_cnn
 
 SHAPE = (28, 28)
@@ -54,6 +55,7 @@ PER_LAYER = fixed_denominator(
   per_layer_clipping(jax.eval_shape(LOGISTIC.init, jax.random.key(0)), 1.0), 1.0, 8.0
 )
 # The same function; what it does to a record may have changed, for all that one can see.
+CORRELATED = queries.correlated_gaussian_sum(1.0, 1.0, square_root_toeplitz(8, bands=2))
 UNMARKED = AVERAGE._replace(preprocess=lambda *arguments: AVERAGE.preprocess(*arguments))
 
 
@@ -92,6 +94,8 @@ ONE_BY_ONE = CohortLayout(None)  # on a CPU
     (LOGISTIC, local_sgd(cross_entropy(LOGISTIC), 0.1, batch_size=1), 1, AVERAGE, ONE_BY_ONE),
     (LOGISTIC, step(LOGISTIC), 1, PER_LAYER, ONE_BY_ONE),
     (LOGISTIC, step(LOGISTIC), 1, UNMARKED, ONE_BY_ONE),
+    (LOGISTIC, step(LOGISTIC), 1, CORRELATED, CohortLayout(256, ghost_norms=True)),
+    (LOGISTIC, step(LOGISTIC), 1, queries.no_privacy(), CohortLayout(256, ghost_norms=True)),
     (LOGISTIC, step(LOGISTIC, over_examples), 1, AVERAGE, CohortLayout(256, ghost_norms=True)),
     (MIXED, step(MIXED), 1, AVERAGE, ONE_BY_ONE),
   ],
@@ -104,6 +108,8 @@ ONE_BY_ONE = CohortLayout(None)  # on a CPU
     "several steps",
     "a bound for each layer",
     "a query unknown",
+    "correlated noise",
+    "no privacy",
     "a model under vmap",
     "many weights that have a gradient",
   ],
