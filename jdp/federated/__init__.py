@@ -7,9 +7,9 @@ It returns a `Result`, shows `Progress` to the `callbacks`, and `no_improvement`
 
 Every procedure is a `FederatedAlgorithm`, which `train` takes: `federated_averaging` with any
 query, `private_federated` with local noise too, `iterative_training`, `p_norm_descent`,
-`client_dropout`, and `rounds`, of which a procedure of one's own is made. Clients compute
-`local_sgd`, a `gradient_step`, an `example_gradient` or a `proximal_point`. The rest are parts of
-these, and how they are laid out.
+`client_dropout`, and `rounds`, from which you build a procedure of your own. Clients compute
+`local_sgd`, a `gradient_step`, an `example_gradient` or a `proximal_point`. The other names are
+parts of these procedures and their layout.
 """
 
 from jdp.federated import callbacks

@@ -25,7 +25,7 @@ Callback = Callable[[Progress], None]
 
 
 def progress_bar() -> Callback:
-  """A bar of rounds with the last metrics: on a terminal that of tqdm, elsewhere plain lines.
+  """A bar of rounds with the last metrics: tqdm's bar on a terminal, plain lines elsewhere.
 
   Raises:
     ImportError: on a terminal, if tqdm is not installed.
@@ -49,7 +49,7 @@ def progress_bar() -> Callback:
 
 
 def wall_clock() -> Callback:
-  """Says on the console what the first block of rounds takes, with compiling, and what is left.
+  """Tells the console how long the first block of rounds took, with compiling, and what is left.
 
   The times tell how large samples were: keep them apart from what is published.
 
@@ -69,7 +69,7 @@ def wall_clock() -> Callback:
 
 
 def _times(seen: Sequence[tuple[int, float]], num_rounds: int) -> str:
-  """What the rounds took, by (round, seconds) of each call."""
+  """How long the rounds took, from (round, seconds) of each call."""
   done, now = seen[-1]
   if len(seen) == 1:
     return "compiling"
@@ -99,8 +99,8 @@ def best_params(path: str | os.PathLike, metric: str, *, largest: bool = True) -
 
   Args:
     path: an `.npz` file, replaced whenever a row is better than all before it.
-    metric: its name in the rows.
-    largest: whether the largest value is best, as of an accuracy; else the smallest, as of a loss.
+    metric: the metric's name in the rows.
+    largest: whether the largest value is best (an accuracy); else the smallest is (a loss).
   """
 
   def write(progress: Progress) -> None:

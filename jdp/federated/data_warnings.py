@@ -2,7 +2,7 @@
 
 They depend on protected data and nothing makes them private, so they are written to the standard
 error of this process alone: to no file of a run, no log and no result. No value of the data is in
-them. Each is said once a process.
+them. Each warning is printed once per process.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def with_warnings(loss: Loss, clients: PyTree) -> Loss:
 
 
 def _holds(values: PyTree, kinds: str) -> bool:
-  """Whether it is an array of such numbers, and not empty."""
+  """Whether `values` is a non-empty NumPy array whose dtype kind is one of `kinds`."""
   return isinstance(values, np.ndarray) and values.dtype.kind in kinds and values.size > 0
 
 
@@ -69,7 +69,7 @@ def warn_of_clipping(diagnostics: Mapping[str, np.ndarray] | None) -> None:
   """Warns of a clip norm that clips nearly all updates, or hardly any.
 
   Args:
-    diagnostics: of some rounds. Without the share "clipped" there is no warning.
+    diagnostics: those of some rounds. Without the share "clipped" there is no warning.
   """
   share = np.mean((diagnostics or {}).get("clipped", 0.5))
   if share >= _NEARLY_ALL:

@@ -24,15 +24,15 @@ _SERVER = ("params", "optimizer")
 def no_improvement(
   metric: str, *, patience: int = 3, least_gain: float = 0.0, decreasing: bool = False
 ) -> EarlyStop:
-  """The rule that stops a run whose last evaluations were no better than those before.
+  """A rule that stops a run whose last evaluations were not better than the earlier ones.
 
   It lowers no epsilon: see `train`.
 
   Args:
-    metric: the name that `evaluate` gives it, which must be computed from public data.
+    metric: the name that `evaluate` gives it. It must be computed from public data.
     patience: how many evaluations in a row may pass without a gain.
     least_gain: >= 0. A smaller gain over the best value before does not count.
-    decreasing: whether smaller values are better, as of a loss.
+    decreasing: whether smaller values are better, as for a loss.
 
   Raises:
     ValueError: if a number is out of range. In a run: if there is no such metric.
@@ -64,18 +64,18 @@ def events_of_next_rounds(
   state: ServerState,
   clients: Iterable[PyTree],
 ) -> list[tuple[Event, ...]]:
-  """The events of the rounds after a state, of which nothing else is kept.
+  """The events of the rounds after a state. Nothing else of those rounds is kept.
 
   The model stays as it is. Events that depend on sampling and on the round's number are those of
-  the rounds to come, and XLA leaves out what the clients would have computed. An adaptive clip norm
-  depends on sums. Its clients are computed, and what the event then says of them was made private
-  at the cost that the event states.
+  the rounds to come, and XLA leaves out the clients' computations. An adaptive clip norm depends on
+  sums, so there the clients are computed. What the event then says of them was made private at the
+  cost that it states.
 
   Args:
     step: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
-    keys: of the run.
-    state: after the last round.
-    clients: what the step takes, for each of the rounds.
+    keys: the run's keys.
+    state: the state after the last round.
+    clients: the step's `clients`, for each of the rounds.
   """
   advance = shared(_without_model(step))
   events = []
@@ -92,12 +92,12 @@ def clients_matter(
   state: ServerState,
   cohort: ReadCohort,
 ) -> bool:
-  """Whether `events_of_next_rounds` needs the data of the clients, beside who is in the samples.
+  """Whether `events_of_next_rounds` needs the clients' data, not only who is in the samples.
 
   Args:
-    step: see there, as for the keys and the state.
-    keys: of the run.
-    state: after the last round.
+    step: as for `events_of_next_rounds`.
+    keys: the run's keys.
+    state: the state after the last round.
     cohort: the shapes of a round's clients.
   """
   program = jax.make_jaxpr(_without_model(step))(*keys, state, cohort).jaxpr

@@ -6,7 +6,8 @@ All take one noise multiplier.
 | --- | --- | --- |
 | `fixed_denominator` | sum_k w_k D_k / (q W) | S / (q W) |
 | `clipped_denominator` | sum_k w_k D_k / max(q W_min, sum_k w_k) | 2S / (q W_min) |
-| `adaptive_average` | the first, with an S that follows the updates' norms | S / (q W) |
+| `adaptive_average` | as `fixed_denominator`, with an S that follows the updates' norms | S / (q W)
+|
 | `true_average` | sum_k w_k D_k / sum_k w_k, not private | |
 
 Each is a `SumQuery` whose records are updates, and whose result is their average.
@@ -107,8 +108,8 @@ def fixed_denominator(
 
   With a strategy the noise of later rounds cancels part of earlier rounds' noise
   (`jdp.queries.correlated_gaussian_sum`). Then a whole run is one Gaussian mechanism with the noise
-  multiplier z over the strategy's sensitivity, if the sampler keeps a user's rounds as far apart,
-  and as few, as is said here.
+  multiplier z over the strategy's sensitivity, if the sampler keeps to `min_separation` and
+  `max_participations`.
 
   Args:
     clipping: `flat_clipping` or `per_layer_clipping`.
@@ -116,10 +117,10 @@ def fixed_denominator(
     expected_weight: q W > 0, the expected total weight of a sample, public. W must not be computed
       from the users whom the guarantee is for. Fix it beforehand.
     relation: the neighbouring relation that z is stated for.
-    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`. None: it is
+    strategy: how noise is correlated over the rounds (`jdp.matrix_factorization`). None: it is
       independent.
-    min_separation: with a strategy, the least distance of a user's rounds.
-    max_participations: with a strategy, of one user. None: as many as fit.
+    min_separation: with a strategy, the least distance between two rounds of one user.
+    max_participations: with a strategy, the most rounds of one user. None: as many as fit.
 
   Raises:
     ValueError: if a number is out of range, or there is a separation without a strategy.
@@ -164,7 +165,8 @@ def clipped_denominator(
   *,
   relation: Relation | str = Relation.ADD_REMOVE,
 ) -> SumQuery:
-  """sum_k w_k D_k / max(q W_min, sum_k w_k): a sample's true average wherever it has enough weight.
+  """sum_k w_k D_k / max(q W_min, sum_k w_k): the sample's true average if the sample has enough
+  weight.
 
   Formal guarantee, to whoever sees the average: that of a Gaussian mechanism with noise multiplier
   z under `relation`, for any updates and weights. The noise on each coordinate of the average has a
@@ -200,13 +202,13 @@ def adaptive_average(noise_multiplier: float, expected_weight: float, **settings
   The method is that of arXiv 1905.03871.
 
   Formal guarantee: that of a Gaussian mechanism with noise multiplier z, for average and clip norms
-  together, under add/remove or zero-out. Local training is not projected: S could only fall if no
-  update were longer.
+  together, under add/remove or zero-out. Local training is not projected: if no update were longer
+  than S, S could only fall.
 
   Args:
     noise_multiplier: z >= 0.
     expected_weight: q W > 0, public.
-    **settings: of `jdp.queries.adaptive_clipped_sum`.
+    **settings: further arguments of `jdp.queries.adaptive_clipped_sum`.
 
   >>> import jax
   >>> query = adaptive_average(1.0, 40.0, initial_clip_norm=4.0, quantile=0.5, count_stddev=2.0)
@@ -240,12 +242,12 @@ def true_average() -> SumQuery:
 
 
 def _first(bound: ClipNorm) -> float:
-  """A bound, or that of the first round."""
+  """The bound, or its value in the first round."""
   return float(bound(0)) if callable(bound) else bound  # type: ignore[arg-type]
 
 
 def _check_numbers(noise_multiplier: float, **weight: float) -> None:
-  """Refuses what float32 would flush to zero or infinity."""
+  """Refuses numbers that float32 would turn into zero or infinity."""
   if noise_multiplier:
     _validate.float32_safe(noise_multiplier=noise_multiplier)
   _validate.float32_safe(**weight)

@@ -34,9 +34,9 @@ class PrivateMetrics(NamedTuple):
   """Metrics of protected users.
 
   Attributes:
-    metrics: name -> the noised mean over users. With little in the sample it may leave [0, 1].
-    stddev: of the noise on each of them.
-    ledger: the ledger given, and what the metrics cost.
+    metrics: name -> the noised mean over users. For a small sample it may leave [0, 1].
+    stddev: the standard deviation of the noise on each metric.
+    ledger: the given ledger, extended by the cost of the metrics.
   """
 
   metrics: dict[str, float]
@@ -53,8 +53,8 @@ def evaluate_users(metric: Metric, params: PyTree, users: Arrays) -> dict[str, j
   Args:
     metric: (parameters, a user's examples) -> name -> scalar. It is compiled once for each function
       object, so define it once.
-    params: the model's.
-    users: public ones, in any form that clients have.
+    params: the model's parameters.
+    users: public users, in any form that clients have.
 
   >>> from jdp import data, models
   >>> model = models.logistic_regression((1,), 2)
@@ -93,23 +93,23 @@ def evaluate_privately(
 
   Formal guarantee, from the ledger: that of one Gaussian sum with noise multiplier z, for the
   sampler's event. It holds per user, under `relation`, to whoever sees the metrics, together with
-  what the ledger held before. Whatever a metric computes of one user's data and the parameters, its
-  vector has a norm of at most the square root of the number of metrics.
+  what the ledger held before. Whatever a metric computes from one user's data and the parameters,
+  its vector has a norm of at most the square root of the number of metrics.
 
   Args:
     metric: (parameters, a user's examples) -> name -> scalar in [0, 1].
-    params: the model's, which may depend on the users if the ledger holds what that cost.
+    params: the model's parameters. They may depend on the users if the ledger holds that cost.
     clients: the users' data.
     noise_multiplier: z >= 0.
     ledger: what was released about these users before, such as a run's.
-    sampler: who is asked, in its first round. None: everybody.
+    sampler: its first round says who is asked. None: everybody is.
     relation: the neighbouring relation of the guarantee.
-    noise_key: of the sampling and the noise, for this evaluation alone. None: one from the
+    noise_key: key of the sampling and the noise, for this evaluation alone. None: one from the
       operating system.
 
   Raises:
-    ValueError: if a number is out of range, there are no metrics, or the sampler has other users
-      or rounds that are not alike. Also if `noise_key` is that of a run in the ledger.
+    ValueError: if a number is out of range, there are no metrics, or the sampler has other users or
+      its rounds differ. Also if `noise_key` is that of a run in the ledger.
 
   >>> from jdp import data
   >>> users = data.clients_from_pairs([([[1.0]] * n, [0] * n) for n in range(1, 101)])
@@ -135,8 +135,8 @@ class NoisedAverages(NamedTuple):
   """How metrics of protected users are released.
 
   Attributes:
-    names: of the metrics.
-    stddev: of the noise on each of them.
+    names: the metrics' names.
+    stddev: the standard deviation of the noise on each metric.
     algorithm: whose round keeps the noised averages beside the parameters, which stay as they are.
     release: (keys, parameters, clients) -> the averages, and the round's events.
   """
@@ -161,7 +161,7 @@ def noised_averages(
 ) -> NoisedAverages:
   """The release of `evaluate_privately`, compiled once for all parameters of these shapes.
 
-  Of the parameters and the clients it reads the shapes alone. Arguments and errors are those of
+  It reads only the shapes of the parameters and the clients. Arguments and errors are those of
   `evaluate_privately`; `unit` is what one client is.
   """
   _validate.non_negative(noise_multiplier=noise_multiplier)
@@ -206,7 +206,7 @@ def noised_averages(
 
 
 def _check_rounds_alike(sampler: Sampler) -> None:
-  """Refuses a sampler of which one round alone is neither of its mean size nor counts by itself."""
+  """Refuses a sampler whose rounds differ in size, or are not accounted for one by one."""
   event: Any = sampler.event(sampler.init())
   unlike = {
     "a cap": getattr(event, "max_participations", None) is not None,

@@ -105,19 +105,19 @@ def federated_averaging(
     sampler: who takes part.
     optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
-    weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weigh 1.
+    weight: client -> w_k in [0, 1], such as `weight_by_examples`. None: all weights are 1.
     project: whether every local batch ends with a projection, as published. It brings the local
       model back to within the clip norm of the server's (by `query.clip`). False: updates are
       clipped once, at the end.
     ghost_norms: whether updates are clipped by their norms without being computed one by one
       (`jdp.federated.engine.ghost_norms`). It takes a `gradient_step`, and a query that scales an
       update by one factor, such as those of flat clipping (`jdp.queries.base.scales`).
-      `jdp.federated.gradient_forms` says for which parameters gradients are computed all the same.
+      `jdp.federated.gradient_forms` says for which parameters gradients are computed nevertheless.
       None: where they are faster (`jdp.federated.engine.default_layout`), unless a chunk size is
       given, or users are padded to the largest (`jdp.data.pack` without `max_examples`).
     relation: the neighbouring relation of the guarantee.
     unit: what one client is.
-    chunk_size: see `cohort_sum`. None: by the same rule.
+    chunk_size: see `cohort_sum`. None: the rule for `ghost_norms` chooses it.
     mesh: see `cohort_sum`.
     diagnose: whether rounds also return the mean norm of the local updates ("update_norm"), the
       share of them that are clipped ("clipped"; absent if the query has no `clip`), and the
@@ -183,7 +183,8 @@ def federated_averaging(
   plain = made(CohortLayout(None))
 
   # The rule looks at the clients' shapes, which are known when a round is traced. Layouts differ in
-  # rounding. So the size of the largest client, which is anybody's, must not choose one.
+  # rounding. So the size of the largest client, which depends on one client's data, must not choose
+  # one.
   def chosen(params, clients):
     if not is_declared(clients):
       return plain
@@ -200,19 +201,20 @@ def federated_averaging(
 
 
 def _diagnostics(query: SumQuery, query_state: PyTree, update: PyTree) -> dict[str, jax.Array]:
-  """An update's norm, and whether it is clipped or was projected: a longer one would be clipped.
+  """An update's norm, and whether it reaches the bound: it is clipped, or it was projected there.
 
-  A query that says nothing of its bound, as an adaptive one does not, has the norm alone.
+  A query that does not state its bound (an adaptive one) gets the norm alone.
   """
   norm = vectors.l2_norm(update)
   if query.clip is unbounded:
     return {"update_norm": norm}
+  # A projected update lies on the bound, so it is clipped once it is 0.1 % longer.
   longer = query.clip(query_state, jax.tree.map(lambda x: 1.001 * x, update))
   return {"update_norm": norm, "clipped": jnp.float32(vectors.l2_norm(longer) < 1.0005 * norm)}
 
 
 def _without_gradients(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
-  """The algorithm whose clients make no gradients: their work is that of their data alone."""
+  """The algorithm with clients that make no gradients: their work counts their data alone."""
   work = algorithm.work
   return algorithm._replace(work=work and (lambda params, clients: work((), clients)))
 

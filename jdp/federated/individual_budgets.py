@@ -1,15 +1,15 @@
 """Individual privacy accounting: every user has a budget of its own, and sits out when it is spent.
 
-By worst-case accounting every round costs every user what the longest contribution would. Here a
-user of round t is charged for the norm of its own contribution, ||g_t||^2 / stddev^2, and takes
-part only if what it was charged stays within its budget, this round included. Whether it does
+In worst-case accounting, every round costs every user as much as the longest contribution would.
+Here a user of round t is charged for the norm of its own contribution, ||g_t||^2 / stddev^2, and
+takes part only if its charges stay within its budget, this round's included. Whether it does
 follows from its own record and from earlier releases. So the whole run is as private as one
 Gaussian release whose 1/z^2 is the budget: a Renyi filter for each user (arXiv 2008.11193), at
 every order at once, and by Gaussian differential privacy (arXiv 2209.15596). Rounds, their number
 and when to stop may be chosen from earlier releases.
 
-What a user has spent follows from its data. So neither that, nor who takes part, nor how many do
-may be shown. The ledger holds the budget alone.
+What a user has spent follows from its data. So neither the spending, nor who takes part, nor how
+many take part may be shown. The ledger holds the budget alone.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from jdp.queries.gaussian import gaussian_sum
 PyTree = Any
 
 _UNITS = 2**30  # of a budget; a charge is rounded up to whole units
-_ROUNDING = 1e-5  # more than what float32 loses of a charge, relatively
+_ROUNDING = 1e-5  # bounds the relative error of a charge in float32
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +44,7 @@ class PrivateSpending:
   Attributes:
     units: int32 [population].
     round: int32 scalar, the number of rounds done.
-    key: of the noise of all rounds.
+    key: key of the noise of all rounds.
   """
 
   units: jax.Array
@@ -52,7 +52,7 @@ class PrivateSpending:
   key: jax.Array
 
   def __repr__(self) -> str:
-    """No numbers, so that none reaches a log."""
+    """Shows no numbers, so that none reaches a log."""
     return "PrivateSpending(not publishable)"
 
 
@@ -60,13 +60,13 @@ class IndividualBudget(NamedTuple):
   """Rounds of sums in which a user takes part while its own budget lasts, as pure functions.
 
   Attributes:
-    init: key -> `PrivateSpending` of users who have spent nothing. The key is of the whole run, and
-      the round's number is folded in.
+    init: key -> `PrivateSpending` of users who have spent nothing. The key serves the whole run.
+      Each round's number is folded in.
     round: (spending, records) -> (sum, spending). `records` is a pytree of float arrays with a
       leading axis of all users. The sum, a float32 tree of one record's structure, is that of the
       contributions of users whose budget allows it, noised. It alone may be published.
     event: spending -> the `Round` that the ledger must hold, once, before the first round. It
-      stands for all rounds together, however many. It tells nothing of what was spent.
+      stands for all rounds together, however many there are, and does not tell what was spent.
   """
 
   init: Callable[[jax.Array], PrivateSpending]
@@ -92,12 +92,12 @@ def individual_budget(
   zero. What float noise adds is as for `jdp.queries.gaussian_sum`.
 
   With worst-case accounting the same budget lasts for (stddev / (clip_norm Z))^2 rounds. Here each
-  user takes part in at least as many, but for one that rounding up may cost.
+  user takes part in at least as many rounds, less one that rounding up may cost.
 
   Args:
-    population: N <= 2^21, public: the number of users, whose records are all in every round.
+    population: N <= 2^21, public: the number of users. Every round takes all their records.
     clip_norm: S > 0, the L2 bound on a contribution.
-    stddev: sigma > 0, of the noise on each coordinate of a sum.
+    stddev: sigma > 0, the standard deviation of the noise on each coordinate of a sum.
     noise_multiplier: Z > 0, the budget. A single contribution of norm S should fit: stddev >=
       clip_norm Z.
     relation: the neighbouring relation that the event declares.
@@ -125,7 +125,7 @@ def individual_budget(
       f"{clip_norm * noise_multiplier}; raise stddev, as nobody could contribute in full."
     )
   query = gaussian_sum(clip_norm, stddev)
-  per_norm = noise_multiplier / stddev  # a contribution of norm 1 / per_norm spends all
+  per_norm = noise_multiplier / stddev  # norm 1 / per_norm spends the whole budget
 
   def round_fn(spending, records):
     check_clients(population, records)
@@ -159,6 +159,7 @@ def individual_budget(
 def _admitted(norms: jax.Array, units: jax.Array, per_norm: float) -> tuple[jax.Array, jax.Array]:
   """Who takes part, bool [N], by the norms of contributions [N], and the new spending [N]."""
   share = jnp.square(norms * jnp.float32(per_norm)) * (1 + _ROUNDING)
+  # The cap keeps the cast to int32 from overflowing, and still exceeds every budget.
   charge = jnp.minimum(jnp.ceil(share * _UNITS), 2.0 * _UNITS - 256).astype(np.int32)
   charge = jnp.where((charge == 0) & (norms > 0), 1, charge)  # where the square underflows
   admitted = charge <= _UNITS - units

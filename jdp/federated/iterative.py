@@ -41,7 +41,7 @@ class Trained(NamedTuple):
   """The server's values, all of them released.
 
   Attributes:
-    weights: the model's.
+    weights: the model's weights.
     statistics: running statistics by normalised layer.
     metrics: moving averages of the released training metrics. They are "accuracy" in [0, 1] and
       "loss" in units of `MAX_LOSS` (up to noise), float32 scalars, and `CLASS_SHARES`, float32
@@ -57,8 +57,8 @@ class Vectors(NamedTuple):
   """The vectors of one record, or a sample's noised average of them.
 
   Attributes:
-    gradient: of the mean loss of the record's examples, like the weights.
-    moments: of the normalised activations, by layer.
+    gradient: the gradient of the mean loss of the record's examples, like the weights.
+    moments: the moments of the normalised activations, by layer.
     metrics: "accuracy" and "loss", means over the record's examples, each in [0, 1]. Both together
       have an L2 norm of at most sqrt(2). `CLASS_SHARES` are the shares of the record's examples
       with each label, of an L2 norm of at most 1.
@@ -77,9 +77,9 @@ def initial_values(
 
   Args:
     model: what is trained.
-    key: of its weights. Consumed.
+    key: key of its weights. Consumed.
     metrics: whether accuracy and loss are released.
-    num_classes: of the labels whose shares are released. 0: none are.
+    num_classes: the number of labels whose shares are released. 0: none are.
 
   Raises:
     ValueError: if num_classes is negative.
@@ -95,7 +95,7 @@ def record_like(values: Trained) -> Vectors:
   """A tree with the structure, shapes and types of a record's vectors, to label groups by.
 
   Args:
-    values: the server's, or their shapes.
+    values: the server's values, or their shapes.
   """
   return Vectors(
     values.weights, {name: Moments(*old) for name, old in values.statistics.items()}, values.metrics
@@ -105,9 +105,8 @@ def record_like(values: Trained) -> Vectors:
 def record_vectors(model: NormalisedModel, values: Trained, record: Examples) -> Vectors:
   """The vectors of one record's `Examples` at the server's values.
 
-  They depend on nothing else, and on no other record, as activations are normalised with the
-  server's statistics. What padding holds changes nothing. They are neither bounded nor private: the
-  query bounds them.
+  They depend on no other record, as activations are normalised with the server's statistics. The
+  content of padding changes nothing. They are neither bounded nor private: the query bounds them.
 
   >>> from jdp.data import examples
   >>> from jdp.models.batch_norm import batch_norm_cnn
@@ -172,7 +171,7 @@ def iterative_training(
       fields. Divide it by `sampler.expected_size`.
     sampler: which records take part.
     optimizer: steps by the noised average gradient.
-    rate: in (0, 1). It says how fast statistics and metrics follow the released averages.
+    rate: how fast statistics and metrics follow the released averages, in (0, 1).
     relation: the neighbouring relation of the guarantee.
     unit: what one record is.
     chunk_size: see `cohort_sum`.

@@ -43,7 +43,7 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
 
   in expectation. The bound grows with log d only, and with the *largest* entry, which is 1/m for
   releases by `priv_unit_linf`. Gradient descent has ||x||_2 and the L2 norm sqrt(d)/m instead. That
-  is better for an x with many entries of a size, and worse for one with few.
+  is better for an x with many entries of similar size, and worse for one with few large ones.
 
   The image is the state. If x is changed other than by these updates, the next update undoes the
   change. Starts may be zero, where the image is zero too. Non-finite gradients are not repaired:
@@ -55,15 +55,15 @@ def p_norm_descent(learning_rate: float, q: float | None = None) -> optax.Gradie
 
   Args:
     learning_rate: > 0.
-    q: of the dual norm, >= 2. Default: max(2, 2 log d).
+    q: the order of the dual norm, >= 2. Default: max(2, 2 log d).
 
   Returns:
     An optax transformation, with updates of the parameters' types. `private_federated` takes it as
     its `optimizer`.
 
   Raises:
-    ValueError: if learning_rate is not positive, or q is below 2 or infinite. On updating: if there
-      are not parameters.
+    ValueError: if learning_rate is not positive, or q is below 2 or infinite. On updating: if no
+      parameters are passed.
 
   >>> optimizer = p_norm_descent(0.1)
   >>> params = jnp.zeros(1000)

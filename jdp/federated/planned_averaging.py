@@ -1,4 +1,4 @@
-"""A planned run of federated averaging: noise for a target epsilon, over a number of rounds."""
+"""A planned run of federated averaging: noise for a target epsilon over a number of rounds."""
 
 import dataclasses
 import warnings
@@ -60,17 +60,17 @@ def planned_averaging(
 
   Args:
     local_update: what a client computes.
-    clients: one of a `unit` each.
+    clients: their data. Each client is one `unit`.
     optimizer: the server's.
     unit: what one client is.
-    size_name: what the caller calls the size, for errors.
+    size_name: the caller's name for the size, for error messages.
     size: the expected number of clients in a round.
-    clip_norm: see `dp_fedavg`, as for all others.
-    num_rounds: of the whole run.
+    clip_norm: see `dp_fedavg`, as for all arguments below.
+    num_rounds: the number of rounds in the whole run.
     noise_multiplier: z.
-    target_epsilon: in place of z.
-    delta: of the target.
-    accountant: by which it is met.
+    target_epsilon: given in place of z.
+    delta: the target's delta.
+    accountant: the accountant by which the target is met.
     sampler: None: each client with the probability size / clients.
     strategy: how noise is correlated over the rounds.
     relation: the neighbouring relation.
@@ -146,7 +146,7 @@ def _noise_multiplier(
   plan: Callable[[float], Ledger],
   accountant: str,
 ) -> float:
-  """The multiplier given, or the least one for the target."""
+  """The given multiplier, or the least one that meets the target."""
   if (given is None) == (target_epsilon is None):
     raise ValueError(
       "Expected one of noise_multiplier and target_epsilon, got "
@@ -175,13 +175,13 @@ def _plan(
 
 
 def _stddev(noise_multiplier: float, relation: Relation) -> float:
-  """The noise of a sum with S = 1 that has the multiplier under the relation."""
+  """The standard deviation that gives a sum with S = 1 this multiplier under the relation."""
   # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
   return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
 
 
 def _separation(event: SamplingEvent, num_rounds: int) -> dict[str, int]:
-  """What a sampler promises of a user's rounds, as arguments of a plan."""
+  """What a sampler promises about a user's rounds, as arguments of a plan."""
   pattern = sampling_analysis(event).pattern(event, num_rounds)
   return {
     "min_separation": pattern.separation,
@@ -199,7 +199,7 @@ def _correlated_plan(
 ) -> Ledger:
   """A ledger that costs what the planned run does: its first and its last round.
 
-  They have all rounds' overflows.
+  These two rounds carry the overflows of all rounds.
   """
   ends = sorted({0, num_rounds - 1})
   epoch = sampling_analysis(event).pattern(event, num_rounds).epoch

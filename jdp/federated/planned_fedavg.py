@@ -60,37 +60,38 @@ def dp_fedavg(
 
   Args:
     loss: (parameters, examples) -> mean loss, such as `jdp.models.cross_entropy(model)`.
-    clients: the users' data. How many there are is read; and a few examples, for warnings on the
-      console of inputs that are not scaled and of labels beyond the model's classes.
+    clients: the users' data. Only their number is read, and a few examples, to warn on the console
+      of inputs that are not scaled and of labels beyond the model's classes.
     cohort_size: the expected number of users in a round.
     clip_norm: S.
-    num_rounds: of the whole run. `train` does no more.
-    noise_multiplier: z. Either this or a target epsilon. With a strategy, of the entries of Z.
+    num_rounds: the number of rounds in the whole run. `train` does no more.
+    noise_multiplier: z. Either this or a target epsilon. With a strategy, it is that of the entries
+      of Z.
     target_epsilon: the epsilon of the whole run, for which the least z is found.
-    delta: in (0, 1), of the target.
-    accountant: by which the target is met (`jdp.accounting.epsilon`).
+    delta: the target's delta, in (0, 1).
+    accountant: the accountant by which the target is met (`jdp.accounting.epsilon`).
     local_update: loss -> what a client computes. None: one epoch of SGD in batches of 10 examples,
       with a learning rate of 0.1.
     server_optimizer: applied to minus the average update. None: `optax.sgd(1.0)`, which adds it.
     sampler: who takes part, with `cohort_size` members in expectation. None: each user with the
       probability cohort_size / users.
-    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`, for at least
+    strategy: how noise is correlated over the rounds (`jdp.matrix_factorization`), for at least
       `num_rounds` rounds. None: it is independent. Best with a sampler whose users' rounds are far
       apart (`jdp.sampling.min_separation`, `jdp.sampling.cyclic_poisson`).
     relation: the neighbouring relation of the guarantee.
     prior: what was released about the same users before. Give it to `train` too.
     layout: how a cohort is computed. None: by platform, model and client
       (`jdp.federated.engine.default_layout`).
-    mesh: see `cohort_sum`. None: `train` takes the devices that pay.
+    mesh: see `cohort_sum`. None: `train` takes as many devices as pay off.
 
   Returns:
     A `FederatedAlgorithm` that plans `num_rounds`.
 
   Raises:
-    ValueError: if a number is out of range, if there are more or fewer than one of noise_multiplier
-      and target_epsilon, or a target without a delta. Also if the sampler has other users, or its
-      rounds differ, as in epochs: then give z. Also if the strategy is for fewer rounds, or if a
-      sampler with so few slots lets no plan come near the target.
+    ValueError: if a number is out of range, unless exactly one of noise_multiplier and
+      target_epsilon is given, or if there is a target without a delta. Also if the sampler has
+      other users, or its rounds differ, as in epochs: then give z. Also if the strategy is for
+      fewer rounds, or if a sampler with so few slots lets no plan come near the target.
 
   >>> import jax, numpy as np
   >>> from jdp import accounting, data, federated, models

@@ -45,7 +45,7 @@ def dp_sgd(
   """Example-level DP-SGD (arXiv 1607.00133, Algorithm 1), for a planned run.
 
   A round takes a batch, clips the gradient of each example to S, adds noise to their sum, and
-  divides by the expected size of a batch. `dp_fedavg` is its twin for users.
+  divides by the expected size of a batch. `dp_fedavg` is its counterpart for users.
 
   Formal guarantee, from the ledger: that of one Gaussian sum a round with the multiplier z, for the
   sampler's event. It holds per example, under `relation`, to whoever sees the models. After
@@ -54,17 +54,18 @@ def dp_sgd(
 
   Args:
     loss: (parameters, examples) -> mean loss, such as `jdp.models.cross_entropy(model)`.
-    examples: of `jdp.data.examples`. How many there are is read; and a few, for warnings on the
-      console of inputs that are not scaled and of labels beyond the model's classes.
+    examples: those of `jdp.data.examples`. Only their number is read, and a few of them, to warn on
+      the console of inputs that are not scaled and of labels beyond the model's classes.
     batch_size: the expected number of examples in a batch.
     clip_norm: S.
     num_epochs: how often an example is seen in expectation. It makes
       ceil(num_epochs * examples / batch_size) rounds. Either this or `num_rounds`.
-    num_rounds: of the whole run. `train` does no more.
-    noise_multiplier: z. Either this or a target epsilon. With a strategy, of the entries of Z.
+    num_rounds: the number of rounds in the whole run. `train` does no more.
+    noise_multiplier: z. Either this or a target epsilon. With a strategy, it is that of the entries
+      of Z.
     target_epsilon: the epsilon of the whole run, for which the least z is found.
-    delta: in (0, 1), of the target. Well below 1 / examples.
-    accountant: by which the target is met (`jdp.accounting.epsilon`).
+    delta: the target's delta, in (0, 1). Choose it well below 1 / examples.
+    accountant: the accountant by which the target is met (`jdp.accounting.epsilon`).
     optimizer: takes the private average gradient, whose length is at most S before the noise. None:
       `optax.sgd(0.2, momentum=0.9)`.
     sampler: who is in a batch, with `batch_size` members in expectation. None: each example with
@@ -74,14 +75,14 @@ def dp_sgd(
     prior: what was released about the same examples before. Give it to `train` too.
     layout: how a batch is computed. None: by platform, model and example
       (`jdp.federated.engine.default_layout`).
-    mesh: see `cohort_sum`. None: `train` takes the devices that pay.
+    mesh: see `cohort_sum`. None: `train` takes as many devices as pay off.
 
   Returns:
     A `FederatedAlgorithm` that plans its rounds. `train` takes the same examples as its clients.
 
   Raises:
-    ValueError: if there are more or fewer than one of num_epochs and num_rounds. Else as
-      `dp_fedavg` does.
+    ValueError: unless exactly one of num_epochs and num_rounds is given. Otherwise as for
+      `dp_fedavg`.
 
   >>> import jax, numpy as np
   >>> from jdp import accounting, data, federated, models

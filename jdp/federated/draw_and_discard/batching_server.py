@@ -42,8 +42,8 @@ def server_batching(
 ) -> FederatedAlgorithm:
   """The baseline: one model, and a step by the average of every `batch_size` releases (FedSGD).
 
-  Clients and their guarantee are those of `draw_and_discard`. They compute at the model of the last
-  whole batch. A schedule of learning rates counts batches.
+  Clients and their guarantee are those of `draw_and_discard`. They compute at the model that the
+  last full batch left. A schedule of learning rates counts batches.
 
   Args:
     update: what clients do.
@@ -113,7 +113,7 @@ def server_batching_process(
       rate = update.rate(settings, number // batch_size)
       return descend(state.params, mean, rate), jax.tree.map(jnp.zeros_like, total)
 
-    # `number` counts from 0, so a batch is whole after update B - 1.
+    # `number` counts from 0, so a batch is full after update B - 1.
     last = (number + 1) % batch_size == 0
     return BatchingState(number + 1, *jax.lax.cond(last, finish, lambda: (state.params, total)))
 

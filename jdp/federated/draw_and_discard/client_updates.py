@@ -74,7 +74,7 @@ def laplace_update(
   Args:
     gradient: (parameters, examples) -> average gradient. A pytree like the parameters. Use
       `glm(...).gradient`, or `jax.grad(loss)` of any model.
-    epsilon: in (0, 86]. Of one update.
+    epsilon: that of one update, in (0, 86].
     learning_rate: eta > 0. The step size, before the schedule's factor.
     clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
@@ -85,7 +85,7 @@ def laplace_update(
     A `ClientUpdate`. Its event holds a `PureDP`.
 
   Raises:
-    ValueError: if a number is out of range or the unit is another.
+    ValueError: if a number is out of range or the unit is neither of the two.
 
   >>> from jdp.models.generalised_linear import glm
   >>> update = laplace_update(glm("logistic", (100,)).gradient, epsilon=1.0, learning_rate=0.1)
@@ -122,8 +122,8 @@ def gaussian_update(
 
   Args:
     gradient: see `laplace_update`.
-    epsilon: > 0. Of one update.
-    delta: in (0, 1). Of one update.
+    epsilon: that of one update, > 0.
+    delta: that of one update, in (0, 1).
     learning_rate: eta > 0. The step size, before the schedule's factor.
     clip: c > 0. The bound on the gradient.
     unit: "coordinate" or "user".
@@ -133,7 +133,7 @@ def gaussian_update(
     A `ClientUpdate`. Its event holds an `ApproxDP`.
 
   Raises:
-    ValueError: if a number is out of range or the unit is another.
+    ValueError: if a number is out of range or the unit is neither of the two.
 
   >>> from jdp.models.generalised_linear import glm
   >>> update = gaussian_update(glm("logistic", (100,)).gradient, 1.0, 1e-6, 0.1, unit="user")
@@ -188,7 +188,8 @@ def _noisy_update(
 ) -> ClientUpdate:
   """The update with noise from `draw_unit`: (key, shape) -> noise of scale 1.
 
-  `numbers` are learning rate, clip and noise scale. `unit_variance` is that of noise of scale 1.
+  `numbers` are learning rate, clip and noise scale. `unit_variance` is the variance of noise of
+  scale 1.
   """
   settings, rate, clipped = _settings(*numbers), _rate(schedule), _clipped(gradient, clip_to)
   unit_spacing = FINEST_SHARE * math.sqrt(unit_variance)

@@ -57,14 +57,14 @@ def draw_and_discard(
   """Training by arXiv 1807.04369, Algorithm 2, with k instances.
 
   Formal guarantee against the server, from the ledger: that of each update (`update.event`). A user
-  makes `schedule.max_releases` updates at most. What the draws hide from weaker observers is no
-  part of it.
+  makes `schedule.max_releases` updates at most. It does not count what the draws hide from weaker
+  observers.
 
   Args:
     update: what clients do.
     num_instances: k >= 1. The number of models.
     schedule: who reports when (`jdp.federated.draw_and_discard.passes`).
-    **options: of `draw_and_discard_process`.
+    **options: further arguments of `draw_and_discard_process`.
 
   Returns:
     A `FederatedAlgorithm` whose parameters are the instances, a pytree of [k, ...]. Begin it with
@@ -108,10 +108,11 @@ def spread_instances(
 
   A single instance is not spread. With this start, the sample variance (ddof=1) of the instances is
   k s2 / 2 in expectation at every time (Theorem 3.1), as long as noise is all that differs between
-  them. From another value the gap shrinks by 1 - 2/k^2 with each update.
+  them. From any other start, the gap to that value shrinks by the factor 1 - 2/k^2 with each
+  update.
 
   Args:
-    key: of the noise. Consumed.
+    key: key of the noise. Consumed.
     params: a model.
     num_instances: k. The number of models.
     update_variance: s2. The noise that an update adds to each weight (`update.noise_variance`). Any
@@ -168,9 +169,10 @@ def draw_and_discard_process(
     update: what clients do.
     num_instances: k >= 1. The number of models.
     in_flight: W >= 0. Clients that hold a model at a time.
-    random_returns: whether clients return in random order. Otherwise in that of their draws.
-    accept: whether a returned model overwrites an instance (see `jdp.attacks.spam`). It sees what
-      the server has. None: always.
+    random_returns: whether clients return in random order. Otherwise they return in the order of
+      their draws.
+    accept: whether a returned model overwrites an instance (see `jdp.attacks.spam`). It sees only
+      what the server has. None: it always does.
     block_size: updates whose noise is drawn at once, a matter of speed and memory only.
 
   Returns:

@@ -28,21 +28,21 @@ from jdp.sampling.base import check_population
 
 PyTree = Any
 
-# The most numbers of noise in a block, and the most updates. The first keeps the noise close to the
-# cache, the second shares a block's cost among enough updates.
+# The largest count of noise values in a block, and of updates. The first keeps the noise close to
+# the cache, the second shares a block's cost among enough updates.
 _BLOCK_NUMBERS, _BLOCK_UPDATES = 1_000_000, 128
 
 
 class Settings(NamedTuple):
   """The numbers of an update that may be traced.
 
-  Those of many updates, stacked, run under one vmap.
+  The settings of many updates can be stacked and run under one vmap.
 
   Attributes:
     learning_rate: eta. Before the schedule's factor.
     clip: c. In the unit's norm.
-    noise_scale: of the noise on each coordinate of the clipped gradient. It is b of Laplace, sigma
-      of Gaussian noise.
+    noise_scale: the scale of the noise on each coordinate of the clipped gradient: b for Laplace
+      noise, sigma for Gaussian noise.
   """
 
   learning_rate: jax.typing.ArrayLike
@@ -55,7 +55,8 @@ class Noise(NamedTuple):
 
   Attributes:
     draws: float32, a pytree like the parameters. Noise of scale 1.
-    shifts: of each number's grid, in spacings. Uniform in [0, 1), a pytree like the parameters.
+    shifts: the shift of each number's grid, in spacings. Uniform in [0, 1), a pytree like the
+      parameters.
   """
 
   draws: PyTree
@@ -65,7 +66,7 @@ class Noise(NamedTuple):
 class ClientUpdate(NamedTuple):
   """One client's update as pure functions, with what it costs.
 
-  Updates of one factory and unit that differ in numbers alone have the same functions but for their
+  Updates from one factory, with the same unit, have equal functions and differ only in their
   settings. Stack the settings, and run all updates with the functions of one.
 
   Attributes:
@@ -73,8 +74,8 @@ class ClientUpdate(NamedTuple):
     draw: (key, parameters) -> `Noise`, from the parameters' shapes. None without noise. Consumes
       the key. It is apart from `release` so that the noise of many updates is drawn at once.
     clipped: (settings, parameters, client) -> the clipped gradient. Private.
-    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered. All
-      that depends on private data.
+    release: (settings, noise, parameters, client) -> clipped gradient plus noise, dithered. The
+      update depends on private data through it alone.
     rate: (settings, number) -> eta of the update of that number. Numbers count from 0.
     noise_variance: s2, float64. The variance of noise and dither on each weight of the updated
       model in update 0.
@@ -116,8 +117,8 @@ class Arrivals:
 
   Attributes:
     users: int32 [T]. The number of the user that makes each update, below `population`.
-    population: how many users there are, public and static. A process refuses data of more or
-      fewer. A number past the end would be taken for the last user, who would release more often
+    population: how many users there are, public and static. A process refuses data of more or fewer
+      users. A number past the end would be taken for the last user, who would release more often
       than its guarantee says.
   """
 
@@ -160,8 +161,8 @@ class Process(NamedTuple):
     init: models -> state. The server begins with a pytree of [k, ...] of its k models.
     run: (key, state, arrivals, clients, settings) -> state after one update of each user of the
       `Arrivals`, in order. `clients` are the data, with one leading axis of all users. Other data
-      is refused when traced. `key` is that of the whole run or of this call, and is used for
-      nothing else. `settings` are as `update.settings`.
+      is refused when traced. `key` belongs to the whole run or to this call, and is used for
+      nothing else. `settings` has the form of `update.settings`.
     models: state -> the server's models, a pytree of [k, ...].
     update: what clients do.
   """
@@ -179,9 +180,9 @@ class Passes(NamedTuple):
   over sit that pass out. So a user reports at most once in a round, and at most once in a pass.
 
   Attributes:
-    num_users: N. All users there are.
-    rounds_per_pass: rounds of one pass.
-    num_rounds: of the whole run.
+    num_users: N. The number of all users.
+    rounds_per_pass: the number of rounds in one pass.
+    num_rounds: the number of rounds in the whole run.
   """
 
   num_users: int
@@ -190,12 +191,12 @@ class Passes(NamedTuple):
 
   @property
   def round_size(self) -> int:
-    """Updates of one round."""
+    """The number of updates in one round."""
     return self.num_users // self.rounds_per_pass
 
   @property
   def num_updates(self) -> int:
-    """Updates of the whole run."""
+    """The number of updates in the whole run."""
     return self.num_rounds * self.round_size
 
   @property
@@ -206,9 +207,9 @@ class Passes(NamedTuple):
   def users(self, data_key: jax.Array, number: jax.Array) -> jax.Array:
     """The users of round `number`, int32 [round_size], all different.
 
-    The key is that of the whole run's data.
+    `data_key` is the data key of the whole run.
     """
-    # One permutation for each pass, of which every round takes its slice.
+    # One permutation for each pass. Every round takes its slice of it.
     key = jax.random.fold_in(jax.random.fold_in(data_key, 0), number // self.rounds_per_pass)
     order = jax.random.permutation(key, jnp.arange(self.num_users, dtype=jnp.int32))
     return jax.lax.dynamic_slice_in_dim(
@@ -221,9 +222,9 @@ def passes(num_users: int, num_rounds: int, *, rounds_per_pass: int = 1) -> Pass
   """The `Passes` of a run, for `draw_and_discard` and `server_batching`.
 
   Args:
-    num_users: N. All users there are.
-    num_rounds: of the whole run. It says how often a user reports at most.
-    rounds_per_pass: into how many rounds a pass is cut, at most N.
+    num_users: N. The number of all users.
+    num_rounds: the number of rounds in the whole run. It limits how often a user reports.
+    rounds_per_pass: the number of rounds that a pass is cut into, at most N.
 
   Raises:
     ValueError: if a number is out of range.
@@ -265,7 +266,7 @@ def in_rounds(process: Process, schedule: Passes) -> FederatedAlgorithm:
     users = schedule.users(data_key, state.round)
     coming = arrivals(users, schedule.num_users)
     settings = process.update.settings
-    # A round that is done again with other models, data or code has other noise.
+    # A round that is repeated with different models, data or code gets different noise.
     members = jax.tree.map(lambda x: jnp.asarray(x)[users], clients)
     key = jax.random.fold_in(noise_key, state.round)
     code = _code(process.update, process.models(state.optimizer), members)
@@ -306,14 +307,14 @@ def scan_updates(
     update: what clients do.
     choose: key -> the server's random choices in one update.
     advance: (settings, state, number, client, choices, noise) -> next state.
-    key: of the whole run. Update t uses keys that are folded in from t, and nothing else.
-    state: has `number`, that of the next update.
+    key: key of the whole run. Update t uses only keys that are folded in from t.
+    state: has a field `number`, the number of the next update.
     params: a model, for its shapes.
     inputs: (arrivals, clients, settings), as for `Process.run`.
     block_size: see `draw_and_discard`.
 
   Raises:
-    ValueError: if the arrivals are of another population than the clients, or block_size is not
+    ValueError: if the arrivals and the clients have different populations, or block_size is not
       positive.
   """
   coming, clients, settings = inputs
@@ -348,7 +349,7 @@ def scan_updates(
   if whole:
     blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, block_size), (numbers, users))
     state, _ = jax.lax.scan(block, state, blocks)
-  # The rest is shorter than a block.
+  # The updates left over fill less than a block.
   if whole < count:
     state, _ = block(state, (numbers[whole:], users[whole:]))
   return state

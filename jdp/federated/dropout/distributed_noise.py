@@ -11,8 +11,8 @@ It follows the IEEE Access 2021 paper on calibration. A round has these steps:
    (`jdp.queries.distributed.float_sums`).
 
 All clients are announced in every round, and no sampling amplifies. The reason is that the numbers
-of clients at each stage are public. Given them, a client's chance to be in a drawn cohort differs
-from the one it was drawn with.
+of clients at each stage are public. Given these numbers, the probability that a client is in the
+cohort differs from the one it was drawn with.
 """
 
 import dataclasses
@@ -42,7 +42,8 @@ from jdp.queries.distributed.float_sums import DistributedSum
 from jdp.sampling.base import pack
 
 PyTree = Any
-# Folded into the key of local training. No round's number is as large.
+# Folded into the key of local training. It is larger than any round's number, so keys never
+# coincide.
 _DROPOUT = 2**32 - 1
 
 
@@ -50,8 +51,8 @@ class QueryState(NamedTuple):
   """The query's state in a round.
 
   Attributes:
-    counts: int32 [2 + calibrations]. The round's numbers of clients. Before the first round they
-      are zeros.
+    counts: int32 [2 + calibrations]. The numbers of clients at the round's stages. Zeros before the
+      first round.
     query: the integers' `DiscreteState`, or () of floats.
   """
 
@@ -99,17 +100,18 @@ def client_dropout(
     query: a `distributed_sum`, whose noise is calibrated as its scheme says. Or integers for
       `num_clients`: `distributed_integers`, with calibrations and a floor, or a `discrete_sum`, one
       share each, whose events count the shares that arrived.
-    dropout: who vanishes. A model of these clients, with as many calibrations as the query has.
+    dropout: who vanishes. It models these clients, with as many calibrations as the query has.
       Whoever is lost at one stage is lost for the later ones. It belongs to the simulation and is
       no secret. It is drawn from `data_key`, and its first state from a fixed key.
     optimizer: the server's, applied to minus the average update. `optax.sgd(1.0)` adds the average,
       as published.
     num_clients: n. The number of clients announced.
-    local_clip_norm: C. The update is clipped to it after every local batch, as published. None:
-      once, at the end, by the query. Privacy rests on the query's bound alone.
-    draw_shares: whether every client draws its own noise, of a `distributed_sum`. Otherwise all is
-      drawn at once, from the exact distribution of the sum. That is the same distribution, for a
-      fraction of the time. A `discrete_sum` always draws shares, `distributed_integers` never.
+    local_clip_norm: C. The update is clipped to it after every local batch, as published. None: the
+      query clips it once, at the end. Privacy rests on the query's bound alone.
+    draw_shares: for a `distributed_sum`, whether every client draws its own noise. Otherwise all
+      noise is drawn at once from the exact distribution of its sum. The distribution is the same,
+      and it takes a fraction of the time. A `discrete_sum` always draws shares,
+      `distributed_integers` never.
     unit: what one client is.
     chunk_size: see `cohort_sum`. None: on a CPU, clients train one by one, and those who draw noise
       draw it side by side.
@@ -124,7 +126,7 @@ def client_dropout(
   Raises:
     ValueError: if num_clients is not a whole number >= 1, or local_clip_norm is not positive. When
       the round is first traced: if the dropout model has other stages or clients than the query, or
-      there is data of another number of clients.
+      the data has another number of clients.
 
   >>> import numpy as np
   >>> from jdp import data, models
@@ -177,7 +179,7 @@ def client_dropout(
     add_updates(optimizer),
     relation=Relation.ZERO_OUT,
     unit=unit,
-    # Those who round to integers draw too.
+    # Clients that round to integers draw random numbers too.
     draws_noise=draw_shares or not isinstance(query, DistributedSum),
     chunk_size=chunk_size,
     mesh=mesh,
@@ -196,7 +198,7 @@ def client_dropout(
     # Whoever comes back was not asked to calibrate. Its noise is in no sum.
     present = jax.lax.associative_scan(jnp.logical_and, present)
     numbers = stage_counts(present)
-    # Who reports becomes the sampler's state, and who calibrates becomes part of the data.
+    # The set of reporters becomes the sampler's state, and the set of calibrators becomes data.
     begun = state._replace(query=state.query._replace(counts=numbers), sampler=present[0])
     done, events, diagnostics = algorithm.round(
       noise_key, data_key, begun, (clients, present[1:].T)
@@ -212,7 +214,7 @@ def client_dropout(
 def _reporting(dropout: DropoutModel, num_clients: int) -> sampling.Sampler:
   """The sampler of those who report.
 
-  In a round its state is who they are, and between rounds that of the dropout model.
+  In a round its state says who reports. Between rounds it is the dropout model's state.
   """
   return sampling.Sampler(
     init=lambda: dropout.init(jax.random.key(0)),

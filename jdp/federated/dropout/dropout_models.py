@@ -14,7 +14,7 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 
-_MOST_CLIENTS = 10**8  # who are drawn one by one
+_MOST_CLIENTS = 10**8  # as each is drawn by itself
 
 
 class DropoutModel(NamedTuple):
@@ -63,8 +63,8 @@ def independent(num_clients: int, rate: float) -> DropoutModel:
 def by_size(sizes: Sequence[int], rate: float, *, strength: float = 1.0) -> DropoutModel:
   """Clients with more data are lost more often.
 
-  The probability is proportional to size^strength, and `rate` on average. Losing a client then
-  tells about its data, which noise on the sum does not hide.
+  The probability of losing a client is proportional to size^strength, and `rate` on average. Losing
+  a client then tells about its data, which noise on the sum does not hide.
 
   Raises:
     ValueError: if a size is not positive, or a client would have to be lost with a probability
@@ -101,8 +101,8 @@ def bursty(
 
   Args:
     num_clients: n.
-    rate: the fraction of rounds.
-    mean_rounds: for which a group is away.
+    rate: the fraction of rounds in which a group is away.
+    mean_rounds: the mean number of rounds for which a group is away.
     group_size: the clients that leave and return together. They are consecutive, and the last group
       may be smaller. The number of survivors then has group_size times the variance.
 
@@ -143,12 +143,12 @@ def bursty(
 def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutModel:
   """The model's rounds, with further losses before each calibration.
 
-  They happen between the announcement of who is left and the calibration.
+  These losses happen between the announcement of who is left and the calibration.
 
   Args:
     model: who reports.
-    rates: for each calibration, the probability of losing a client that was there at the stage
-      before. Losses are independent.
+    rates: for each calibration, the probability of losing a client that answered the stage before.
+      Losses are independent.
 
   Raises:
     ValueError: if a rate is not a probability.
@@ -174,7 +174,7 @@ def with_calibrations(model: DropoutModel, rates: Sequence[float]) -> DropoutMod
 
 
 def _independent(rates: np.ndarray) -> DropoutModel:
-  """Losses before the report alone, with a probability for each client."""
+  """Losses before the report only, with a probability for each client."""
 
   def sample(key, state):
     return ~jax.random.bernoulli(key, jnp.asarray(rates, jnp.float32))[None], state

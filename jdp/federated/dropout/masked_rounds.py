@@ -44,7 +44,8 @@ class Opened(NamedTuple):
   Attributes:
     result: the noised sum of the vectors of all who reported. It is float32, structured as one
       record.
-    event: for the ledger. It is stated under zero_out, against the server and whoever sees less.
+    event: the event for the ledger. It is stated under zero_out, against the server and whoever
+      sees less.
   """
 
   result: PyTree
@@ -70,8 +71,8 @@ def masked_round(
   are honest. It holds against a server that follows the protocol and sees all masked messages. It
   rests on the masks as `jdp.federated.secure_aggregation` says.
 
-  Noise that is missing and too little for exact draws (a variance below 1e-6 each) stays missing.
-  The event does not count it.
+  Missing noise that is too little for exact draws (a variance below 1e-6 each) stays missing. The
+  event does not count it.
 
   A round is abandoned, before any secret is revealed, in any of these cases:
 
@@ -94,7 +95,7 @@ def masked_round(
     ValueError: if min_clients is not a whole number >= 1. In a round, before anything is sent: if
       the query's noise is not Skellam noise, its modulus is above the protocol's, or records or
       answers are not those of the protocol's clients. Also if a client that was lost answers again,
-      or min_clients could not make up for the others' noise by exact draws.
+      or if min_clients survivors could not make up for the noise of the others by exact draws.
 
   >>> from jdp.federated.dropout.secure_aggregation_protocol import secure_aggregation
   >>> from jdp.queries import discrete_sum
@@ -119,7 +120,7 @@ def masked_round(
     return jnp.sum(jnp.where(present[:, None], masked, jnp.uint32(0)), axis=0, dtype=jnp.uint32)
 
   def run(key, state, records, present):
-    # Masks that hid two rounds would show their difference, as noise would.
+    # Masks used in two rounds would reveal the rounds' difference, and so would noise.
     bound = bind(key, (state, records, present))
     setup_key, *keys = jax.random.split(bound, 1 + len(present))
     setup = protocol.setup(setup_key)
@@ -161,15 +162,15 @@ def masked_round(
 
 
 def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
-  """The variance of what a client that is asked adds at each calibration.
+  """The variance of the noise that each client adds if asked, for each calibration.
 
-  It is 0 where no draw is so small. Of k clients asked, each adds a k-th of what is missing. The
-  share of those who do not answer is still missing. It is a product of shares of clients, which no
-  rounding takes below zero.
+  It is 0 where it is below the smallest exact draw. Of k clients asked, each adds a k-th of the
+  missing variance. The share of those who do not answer stays missing. It is a product of shares of
+  clients, so rounding cannot make it negative.
 
   Args:
     numbers: clients announced, clients that reported, clients that answered each calibration.
-    share_variance: of the noise in one client's report.
+    share_variance: the variance of the noise in one client's report.
 
   >>> # 8 of 24 is missing among 8; 4 answer, and 4 is missing among 4
   >>> calibrations([12, 8, 4, 3], 2.0)
@@ -186,9 +187,9 @@ def calibrations(numbers: Sequence[int], share_variance: float) -> list[float]:
 def total_variance(answered: Sequence[int], each: Sequence[float]) -> float:
   """The variance of all noise that arrived, exact and then rounded down.
 
-  It adds up what each client added that answered at a stage.
+  It is the sum over all clients that answered at a stage.
   """
-  # The event must never claim more noise than there is, hence fractions and the step down.
+  # Exact fractions and a step down: the event must never claim more noise than there is.
   exact = sum(number * Fraction(variance) for number, variance in zip(answered, each, strict=True))
   return math.nextafter(float(exact), 0.0)
 
@@ -206,7 +207,7 @@ def _check_answers(present: np.ndarray, num_clients: int) -> None:
 
 
 def _check_floor(min_clients: int, variance: float) -> None:
-  """Refuses a floor at which survivors would have to add too much noise each.
+  """Refuses a floor so low that each survivor would have to add too much noise.
 
   A table of exact draws holds no more than `_VARIANCES[1]`.
   """

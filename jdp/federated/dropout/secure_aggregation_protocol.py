@@ -3,13 +3,13 @@
 It follows J. H. Bell, K. A. Bonawitz, A. Gascon, T. Lepoint and M. Raykova, "Secure Single-Server
 Aggregation with (Poly)Logarithmic Overhead" (CCS 2020), against a server that follows the protocol.
 Clients sit on a circle in random order. Each is a neighbour of the k/2 before and the k/2 after it.
-Two neighbours share a mask, which one adds and the other subtracts. Each client adds a mask of its
-own too.
+Two neighbours share a mask, which one adds and the other subtracts. Each client also adds a mask of
+its own.
 
 When reports are in, every client's neighbours reveal masks to the server. They reveal the own mask
 of a client that reported. They reveal the masks shared with a client that did not. The server
-subtracts both, and is left with the sum over those who reported. It never learns both of one
-client.
+subtracts both, and is left with the sum over those who reported. It never learns both kinds of
+masks of one client.
 
 Survivors may be asked again, to calibrate noise. Then a round has several stages and still opens
 once. What a client sends at a later stage is masked as its report was, by masks of that stage. It
@@ -18,23 +18,25 @@ client answered is ever revealed. The sum of the reports alone keeps the own mas
 answered later.
 
 **Why a report tells nothing.** Let H be the honest clients that reported. Let the server know
-all else: every mask that was revealed, and all that dishonest clients know. The masks m_e of the
-pairs within H remain unknown to it. They are uniform and independent. The reports of H are x_i +
-(sum of +-m_e over the pairs of i) + known.
+everything else: every mask that was revealed, and all that dishonest clients know. The masks m_e of
+the pairs within H remain unknown to it. They are uniform and independent. The reports of H are x_i
++ (sum of +-m_e over the pairs of i) + known.
 
-If the graph of those pairs is connected, take a spanning tree and remove it leaf by leaf. Given all
-else, the leaf's report is uniform, by its one edge of the tree. It is also independent of what is
-left. In the end one client remains, whose report is fixed by the sum of all. So the server's view
-is uniform on the vectors with that sum, whatever the x_i. It can be made from the sum alone.
+If the graph of those pairs is connected, take a spanning tree and remove it leaf by leaf. Given
+everything else, the leaf's report is uniform, because of its one edge in the tree. It is also
+independent of the remaining reports. In the end one client remains, and the sum fixes its report.
+So the server's view is uniform on the vectors with that sum, whatever the x_i. It can be made from
+the sum alone.
 
-With several stages this holds of each, given the own masks of the one before. Those are uniform
-themselves as long as one honest client answers later. So only the sum over all stages is left.
+With several stages this holds for each stage, given the own masks of the stage before. Those are
+uniform themselves as long as one honest client answers later. So only the sum over all stages is
+left.
 
-`connected` says whether a graph is connected. If it is not, the sums of its components open, and no
-more (the server sees two components in the same way). A sum that is to carry everybody's noise must
-not be opened then. For clients lost at random, a degree of O(log n) suffices (their Theorem 3.10).
-The masks come from a stream cipher in place of uniform ones. So the view is not independent, but
-indistinguishable by whoever cannot break ChaCha.
+`connected` says whether a graph is connected. If it is not, the sums of its components open, and
+nothing more (the same argument holds for each component). A sum that is to carry everybody's noise
+must not be opened then. For clients lost at random, a degree of O(log n) suffices (their Theorem
+3.10). The masks come from a stream cipher in place of uniform ones. So the view is not independent,
+but indistinguishable by whoever cannot break ChaCha.
 
 **What is simulated.** One key stands for all secrets here: `mask` and `unmask` derive any pair's
 mask from it. Whether enough neighbours reported is only *counted*.
@@ -51,8 +53,8 @@ mask from it. Whether enough neighbours reported is only *counted*.
 * Survivors are listed, and the list is signed. This meets a server that does not follow the
   protocol, and tells some that a client vanished and others that it did not.
 
-Timing, retries, bandwidth and the choice of a random graph that the server cannot bias are left out
-too.
+The simulation also omits timing, retries, bandwidth and the choice of a random graph that the
+server cannot bias.
 """
 
 from collections.abc import Callable
@@ -71,7 +73,7 @@ _PAIR, _OWN = 0, 1  # the two purposes of the round's key
 
 
 class Setup(NamedTuple):
-  """The secrets of one round, all parties' in one place.
+  """The secrets of one round, those of all parties in one place.
 
   Attributes:
     key: key from which every mask is derived.
@@ -86,13 +88,13 @@ class SecureAggregation(NamedTuple):
   """One round of the protocol, as pure functions.
 
   Attributes:
-    setup: (key) -> `Setup`, anew for every round. Takes a key of `jdp.random.secure_key`. Consumes
-      the key.
+    setup: (key) -> `Setup`, a new one for every round. Takes a key of `jdp.random.secure_key`.
+      Consumes the key.
     mask: (setup, client, integers, stage=0) -> the masked report of a client. It is uint32 in [0,
       2^b), shaped as the integers (int32 or uint32).
     unmask: (setup, total, present) -> (sum, recovered). `total` is the sum of all that arrived
-      modulo 2^32 or 2^b. `present` says who answered at each stage, bool [stages, n]. Nobody comes
-      back. The result is the sum of their integers, uint32 modulo 2^b
+      modulo 2^32 or 2^b. `present` says who answered at each stage, bool [stages, n]. A client that
+      misses a stage does not come back. The result is the sum of their integers, uint32 modulo 2^b
       (`jdp.numerics.modular_arithmetic.centred` gives it a sign). `recovered` says whether the
       secrets could be recovered. If not, the sum is zero and nothing opens.
     connected: (setup, reported) -> whether the graph of those clients is connected. `reported` is
@@ -159,7 +161,7 @@ def secure_aggregation(
     return random.bits(jax.random.fold_in(key, index), shape)
 
   def pair_mask(setup, stage, seat, offset, shape):
-    # Shared by the client on `seat`, who adds it, and the one `offset` seats on, who subtracts it.
+    # The client on `seat` adds it, and the client `offset` seats further on subtracts it.
     return drawn(setup, stage, _PAIR, seat * half + offset - 1, shape)
 
   def mask(setup, client, integers, stage=0):
@@ -182,7 +184,7 @@ def secure_aggregation(
     turned = jnp.stack([jnp.roll(seated[-1], shift) for shift in (*-offsets, *offsets)])
     recovered = jnp.all(jnp.sum(turned, axis=0) >= threshold)
 
-    # The sum telescopes over the stages, so one own mask is left of each client.
+    # The sum telescopes over the stages, so one own mask of each client is left.
     def take_own(seat, total):
       own = drawn(setup, jnp.maximum(last[seat], 0), _OWN, seat, total.shape)
       return jnp.where(last[seat] >= 0, total - own, total)

@@ -21,14 +21,14 @@ from jdp.guarantees import Observer, rounded_up
 from jdp.ledger import Ledger
 
 COST, NO_COST, COST_BY = "central_epsilon", "no_central_epsilon", "central_epsilon_by"
-"""In a row of metrics: what a run has cost; where that is None, why; and by which accountant."""
+"""In a row of metrics: what a run has cost, why that is None where it is, and the accountant."""
 
 _ENOUGH = 0.98  # the share of the rounds that the noise allows, which the slots must allow too
 _UNNOTICED = 1e-3  # the share of delta that overflows may take without a further look
 
 
 class Budget(NamedTuple):
-  """What a run may spend. The arguments of `train` of the same names."""
+  """What a run may spend. The fields are the arguments of `train` with the same names."""
 
   max_epsilon: float | None
   delta: float | None
@@ -64,7 +64,7 @@ def budget_of(
 
 
 def in_words(budget: Budget) -> str:
-  """What a run may spend, in words: what fixes its guarantee. A delta alone is not a budget."""
+  """What a run may spend, in words: this fixes its guarantee. A delta alone is no budget."""
   if budget.privacy_filter is not None:
     epsilon, delta, *_, rule = budget.privacy_filter
     return f"a privacy_filter with epsilon {epsilon!r} at delta {delta!r} by {rule}"
@@ -81,8 +81,8 @@ def central_epsilon(
 ) -> float:
   """Epsilon of a run to whoever sees the released models.
 
-  It is infinite if a sum, or clients' releases alone, made the models. Local releases hide as much
-  from whoever sees the models as from the server, which their own guarantee says.
+  It is infinite if a sum, or clients' releases alone, made the models. Local releases then hide
+  from whoever sees the models what they hide from the server, as their own guarantee says.
   """
   if ledger.entries and not _has_round(event for event, _ in ledger.entries):
     return math.inf
@@ -99,9 +99,10 @@ def why_no_central_epsilon(
 
 
 def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
-  """What a ledger has cost, for a row of metrics. Nothing without a delta or a filter.
+  """What a ledger has cost, for a row of metrics. Empty without a delta or a filter.
 
-  A filter's epsilon is its own. It is None if there is no guarantee, and the row then says why.
+  With a filter, it is the filter's epsilon. It is None if there is no guarantee, and the row then
+  says why.
   """
   if budget.privacy_filter is not None:
     epsilon, by = budget.privacy_filter.epsilon, "the privacy filter"
@@ -119,13 +120,15 @@ def cost(budget: Budget, ledger: Ledger) -> dict[str, Any]:
 def refuse_outgrown_slots(
   budget: Budget, prior: Ledger, events: Sequence[Event], num_rounds: int
 ) -> None:
-  """Refuses a run that samples larger than their slots, and not its noise, would cut short.
+  """Refuses a run that would end early because samples outgrow their slots, not because of its
+  noise.
 
   Args:
-    budget: of the run. Without a maximum, all its rounds are to have an epsilon.
+    budget: the run's budget. Without a maximum, all its rounds must have an epsilon.
     prior: what was released before.
-    events: of a round, as `jax.eval_shape` gives them. Nothing is refused if rounds differ.
-    num_rounds: of the run.
+    events: the events of a round, as `jax.eval_shape` gives them. Nothing is refused if rounds
+      differ.
+    num_rounds: the run's number of rounds.
   """
   delta = budget.delta
   if delta is None or any(map(_varies, events)):
@@ -133,6 +136,7 @@ def refuse_outgrown_slots(
   known = [_unmarked(event) for event in events]
   overflow = sum(_overflow(event) for event in known)
   limit = sys.float_info.max if budget.max_epsilon is None else budget.max_epsilon
+  # 700, as exp overflows float64 at 710.
   if num_rounds * overflow * math.exp(min(limit, 700.0)) < _UNNOTICED * delta:
     return
 
@@ -157,7 +161,7 @@ def refuse_outgrown_slots(
 
 
 def _varies(event: Any) -> bool:
-  """Whether what an event costs is known in its round alone."""
+  """Whether an event's cost is known only once its round is computed."""
   if isinstance(event, tuple):
     return any(map(_varies, event))
   if isinstance(event, EventBase):
@@ -166,7 +170,7 @@ def _varies(event: Any) -> bool:
 
 
 def _unmarked(event: Any) -> Any:
-  """The event, and all that it holds, without number and marks."""
+  """The event and all events within it, without number and marks."""
   if isinstance(event, tuple):
     return tuple(map(_unmarked, event))
   if not isinstance(event, EventBase):
@@ -182,7 +186,7 @@ def _overflow(event: Event) -> float:
 
 
 def _with_slots_for_all(event: Event) -> Event:
-  """The event if no sample could outgrow its slots."""
+  """The event as if no sample could outgrow its slots."""
   if not isinstance(event, Round) or not _overflow(event):
     return event
   sampling: Any = event.sampling  # of a class that has the field
@@ -195,11 +199,11 @@ def affordable(
   """How many of the next rounds a budget allows.
 
   Args:
-    budget: of the run.
+    budget: the run's budget.
     ledger: what the run has recorded.
-    recorded: how many of the next rounds are in the ledger already, as after a kill. They are
-      spent, and count as allowed.
-    events: of each of the next rounds, on the host.
+    recorded: how many of the next rounds are in the ledger already, as after a kill. Their cost is
+      spent, so they count as allowed.
+    events: the events of each of the next rounds, on the host.
   """
   if budget.delta is not None:
     refuse_adaptive(itertools.chain(*events))

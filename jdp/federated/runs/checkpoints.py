@@ -25,9 +25,9 @@ _DIGEST_SIZE = 32
 class Checkpoints:
   """The latest states of a run, in a folder.
 
-  A state is saved as the bytes of its leaves, those of random keys as their key data, after a
-  digest of them and of the run's name. A save is whole or absent, whenever the process is killed.
-  The last three are kept, so one that is damaged later is replaced by the one before it.
+  A save is a digest of the leaves and of the run's name, followed by the bytes of the leaves
+  (random keys as their key data). A save is whole or absent, whenever the process is killed. The
+  last three are kept, so one that is damaged later is replaced by the one before it.
 
   Args:
     folder: made if missing.
@@ -53,7 +53,7 @@ class Checkpoints:
 
     The state is on disk when this returns.
     """
-    # Those that could not be read are kept until there is something newer to put in their place.
+    # Saves that could not be read are kept until there is something newer to replace them.
     while self._damaged:
       self._manager.delete(self._damaged.pop())
     content = np.concatenate(list(map(_to_bytes, jax.tree.leaves(state))))
@@ -103,7 +103,7 @@ class Checkpoints:
 
 
 def _alone(folder: pathlib.Path) -> dict[str, Any]:
-  """Options by which one of several processes waits for no other."""
+  """Options with which one of several processes does not wait for the others."""
   if jax.process_count() == 1:
     return {}
   folder.mkdir(parents=True, exist_ok=True)  # orbax does not, for one process of several

@@ -26,7 +26,7 @@ from jdp.sampling import Sample
 PyTree = Any
 Share = tuple[Examples, np.ndarray, tuple[np.ndarray, ...]]
 Reading = concurrent.futures.Future[list[Share]]
-_PATIENCE = 10.0  # seconds of waiting, before anything is said of it
+_PATIENCE = 10.0  # seconds of waiting before a warning
 _compiled = lru_cache(maxsize=8)(shared)  # The runs of a sweep over seeds are traced once.
 
 
@@ -44,7 +44,7 @@ def shapes_of(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) ->
 def _cohort_shapes(
   algorithm: FederatedAlgorithm, params: PyTree, users: SourceUsers, num_devices: int
 ) -> ReadCohort:
-  """The shapes of a cohort that is dealt out over so many devices."""
+  """The shapes of a cohort that is dealt out over `num_devices` devices."""
   if algorithm.sample is None:
     raise ValueError(
       "Expected an algorithm that can read its samples from a source, such as dp_fedavg, got one "
@@ -78,11 +78,11 @@ class CohortReader:
   Every process reads the members of its own devices alone.
 
   Args:
-    algorithm: whose rounds take them.
-    params: what it begins with.
-    users: all of them.
-    noise_key: of the run, where its rounds are computed.
-    num_rounds: of the whole run. Nothing is read for later ones.
+    algorithm: the algorithm whose rounds take the cohorts.
+    params: the parameters that it begins with.
+    users: all users of the source.
+    noise_key: the run's key, on the devices that compute its rounds.
+    num_rounds: the number of rounds in the whole run. Nothing is read for later rounds.
     mesh: the devices that compute a round. None: one.
   """
 
@@ -116,7 +116,7 @@ class CohortReader:
     Args:
       first: the round's number.
       count: how many rounds.
-      sampler_state: of the first of them.
+      sampler_state: the sampler's state before the first of them.
 
     Raises:
       ValueError: if the source fails (`SourceUsers.read`).
@@ -129,7 +129,8 @@ class CohortReader:
       shares = self._wait(reading) if jax.process_count() == 1 else _together(self._wait, reading)
       self._ahead, sampler_state = None, drawn.sampler_state
       if number + 1 < self._num_rounds:
-        # Before the round is computed: the device then draws first, and the thread can read.
+        # Begun before the round is computed: the device then draws the next sample first, and the
+        # thread can read meanwhile.
         self._ahead = self._begin(number + 1, sampler_state)
       yield self._on_devices(shares, drawn)
 
@@ -168,7 +169,7 @@ class CohortReader:
       return [share(device) for device in self._own]
 
   def _wait(self, reading: Reading) -> list[Share]:
-    """The result, once it is there. Where a run waits more than it computes, that is said once."""
+    """The result, once it is there. Warns once if the run waits for longer than it computes."""
     begun = time.monotonic()
     if self._waits > 1:  # The first round compiles.
       self._computed += begun - self._left
@@ -197,7 +198,7 @@ class CohortReader:
     return dataclasses.replace(jax.tree.unflatten(structure, arrays), drawn=drawn)
 
   def _array(self, like: jax.Array, parts: tuple[np.ndarray, ...]) -> jax.Array:
-    """An array with a leading axis of devices, of the parts of this process's devices."""
+    """An array with a leading axis of devices, made of the parts of this process's devices."""
     if self._sharding is None:
       (part,) = parts
       return jnp.asarray(part[None])
@@ -208,7 +209,7 @@ class CohortReader:
 
 
 def _together(wait: Callable[[Reading], list[Share]], reading: Reading) -> list[Share]:
-  """What is read here, once every process has read its own: none waits for another in vain."""
+  """What is read here, once every process has read its part, so none waits for another in vain."""
   from jdp.federated.runs import shared_records  # Slow to import.
 
   return shared_records.together(partial(wait, reading))

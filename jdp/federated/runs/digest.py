@@ -31,7 +31,7 @@ def digest(tree: PyTree) -> str:
     found.update(jax.tree_util.keystr(path).encode())
     for part in _parts(to_data(leaf)):
       found.update(f"{part.dtype} {part.shape} ".encode())
-      # As bytes, since some types of JAX have no buffers of Python's.
+      # As bytes, since some JAX types do not support Python's buffer protocol.
       found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
   return found.hexdigest()
 
@@ -54,5 +54,5 @@ def _parts(leaf: Any) -> Iterator[np.ndarray]:
   if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
     yield from (np.asarray(shard.data) for shard in leaf.addressable_shards)
   else:
-    # JAX takes float64 for float32 unless it is told otherwise, before a device has it or after.
+    # JAX turns float64 into float32 by default. The digest must be the same before and after that.
     yield np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype))

@@ -32,18 +32,18 @@ _SETTINGS = (
 )
 _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count=\S*")
 MAY_CHANGE = frozenset({"devices"})
-"""What a run may be resumed with another of."""
+"""The settings that may differ when a run is resumed."""
 
 # Variables from which XLA and its libraries take settings.
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
-# Lines of Linux that tell processors apart for which other code is compiled.
+# Lines of Linux's /proc/cpuinfo. Processors that differ in them get different machine code.
 _PROCESSOR = ("model name", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
 
 
 def environment() -> dict[str, str]:
-  """What two processes must have in common for a round that both do to have the same bits.
+  """What two processes must have in common so that a round computed by both has the same bits.
 
-  Only the number of devices (`MAY_CHANGE`) is free: another one changes the order of summation.
+  Only the number of devices (`MAY_CHANGE`) may differ. It changes the order of summation.
   """
   devices = jax.devices()
   settings = {name.removeprefix("jax_"): getattr(jax.config, name, None) for name in _SETTINGS}
@@ -71,7 +71,7 @@ def source_fingerprint(package: pathlib.Path) -> str:
 
 @functools.cache
 def _processor() -> str:
-  """The processor, a hash of what it can do, and the number of its cores that may be used.
+  """The processor, a hash of its features, and the number of cores that may be used.
 
   XLA compiles for the first two, and divides some sums among the cores.
   """

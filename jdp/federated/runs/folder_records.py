@@ -37,12 +37,12 @@ class FolderRecords:
   """Records in a folder, from which a run goes on after it was killed.
 
   Args:
-    folder: of the run.
-    beginning: what it begins with.
+    folder: the run's folder.
+    beginning: what the run begins with.
 
   Attributes:
-    keys: for noise and for data. A run's name belongs to one key of noise, so no round is done
-      again with other noise.
+    keys: the keys for noise and for data. A run's name belongs to one noise key, so no round is
+      repeated with other noise.
 
   Raises:
     ImportError: if orbax is not installed. It writes checkpoints.
@@ -63,7 +63,7 @@ class FolderRecords:
       ) from error
     self.name = folder.name
     self._folder, self._prior = folder, beginning.prior
-    # What is refused must leave neither a lock nor orbax's threads behind.
+    # A refused run must leave neither a lock nor orbax's threads behind.
     with contextlib.ExitStack() as opened:
       opened.enter_context(hold(folder.secret))
       self.keys = (
@@ -100,7 +100,7 @@ class FolderRecords:
 
   @property
   def reached(self) -> Ledger:
-    """What was recorded up to the round reached: less, while rounds on record are repeated."""
+    """What was recorded up to the round reached: less than `ledger` while rounds are repeated."""
     return self.ledger if self._repeated is None else self._repeated
 
   @property
@@ -186,7 +186,7 @@ class FolderRecords:
     self._opened.close()
 
   def _keep_mark(self) -> None:
-    """Keeps how far the ledger has grown, before anything is made of it."""
+    """Writes down how far the ledger has grown, before anything uses it."""
     self._refuse_copy()
     if self._folder.counter is not None:
       self._folder.counter.write(self._ledger.mark)

@@ -20,7 +20,7 @@ def open_records(workdir: Workdir | None, beginning: Beginning) -> Opened:
 
   Args:
     workdir: where the run keeps its files. None: in memory.
-    beginning: what it begins with.
+    beginning: what the run begins with.
 
   Raises:
     ImportError: see `FolderRecords`.
@@ -32,7 +32,7 @@ def open_records(workdir: Workdir | None, beginning: Beginning) -> Opened:
 
 
 def _open(workdir: Workdir | None, beginning: Beginning) -> Opened:
-  """As `open_records`, of one process."""
+  """As `open_records`, for one process."""
   if workdir is None:
     keys = (
       own_key(beginning.noise_key, None, "noise_key"),
@@ -45,8 +45,8 @@ def _open(workdir: Workdir | None, beginning: Beginning) -> Opened:
 
 
 def _open_shared(workdir: Workdir | None, beginning: Beginning) -> Opened:
-  """As `open_records`, where several processes compute a run: the first of them alone has files."""
-  # Here, as importing it takes time that a run of one process need not spend.
+  """As `open_records`, if several processes compute a run: only the first one has files."""
+  # Here, as a run of one process need not spend the time of this import.
   from jdp.federated.runs.shared_records import SharedRecords, told
 
   opened: list[Opened] = []

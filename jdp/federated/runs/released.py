@@ -15,8 +15,8 @@ PyTree = Any
 class Released:
   """A file with a line for each evaluated round: its number, and the digest of its model.
 
-  A round that is done again, with the same model, is not a second release. With another model, of
-  another algorithm or machine, it would be one that the ledger does not count.
+  A round that is done again, with the same model, is not a second release. With another model, from
+  another algorithm or machine, it would be a release that the ledger does not count.
 
   Args:
     path: the file, in a secret folder. It is made when the first line is written.
@@ -25,7 +25,7 @@ class Released:
   def __init__(self, path: pathlib.Path):
     self._path = path
     content = read_bytes(path) if path.exists() else b""
-    # A line that a killed process left in parts is of a round that was never released.
+    # A line that a killed process left incomplete belongs to a round that was never released.
     self._known = dict(re.findall(rb"^(\d+) ([0-9a-f]{64})$", content, re.MULTILINE))
     self._before = sorted(map(int, self._known))
 

@@ -1,8 +1,8 @@
-"""The files of a training run: those to publish, and apart from them those to keep secret.
+"""The files of a training run: those to publish, and separately those to keep secret.
 
 The run's folder holds its ledger and its metrics. The secret folder holds the noise key, the
-checkpoints and digests of the data. Whoever has them can take the noise off, or see who took part.
-Remove it when the run is over and its result is saved.
+checkpoints and digests of the data. Whoever has these can remove the noise, or see who took part.
+Remove the secret folder when the run is over and its result is saved.
 """
 
 import hashlib
@@ -47,10 +47,10 @@ class RunFolder(NamedTuple):
   """Where a run keeps its files.
 
   Attributes:
-    path: of what may be published.
-    secret: of what must not be. Nobody but its owner has access.
-    name: of the run, in its ledger.
-    counter: by which copies and roll-backs are refused. None: they are not noticed.
+    path: the folder of what may be published.
+    secret: the folder of what must not be published. Only its owner has access.
+    name: the run's name in its ledger.
+    counter: the counter by which copies and roll-backs are refused. None: they are not noticed.
   """
 
   path: pathlib.Path
@@ -118,9 +118,9 @@ def check_description(
   """Compares a run with what it was begun with, which the secret folder keeps.
 
   Args:
-    folder: of the run, held.
-    digests: of what is private, name -> digest. They appear in no message.
-    environment: of what may be shown, name -> value.
+    folder: the run's folder, locked by this process.
+    digests: digests of what is private, name -> digest. They appear in no message.
+    environment: what may be shown, name -> value.
     budget: what the run may spend, in words that may be shown.
 
   Raises:
@@ -161,9 +161,9 @@ def refuse_other_environment(
   """Refuses to go on where a repeated round could differ by more than the order of its sums.
 
   Args:
-    path: of the run.
+    path: the run's folder.
     begun: what it was begun with, name -> value.
-    now: the same of this process.
+    now: the same for this process.
   """
   for name, value in now.items():
     if name not in MAY_CHANGE and begun.get(name) != value:

@@ -18,12 +18,12 @@ class Beginning(NamedTuple):
   """What a run begins with, and what it must be resumed with.
 
   Attributes:
-    noise_key: the run's key of noise. None: one of its own, which a folder keeps.
-    data_key: the run's key of local training. None: one of its own, kept in the same way.
+    noise_key: the run's noise key. None: a new one of its own, which a folder keeps.
+    data_key: the run's key of local training. None: a new one of its own, kept in the same way.
     prior: what was released before the first round.
     clients: the data of all clients.
     state: the first state.
-    budget: what it may spend, in words.
+    budget: what the run may spend, in words.
   """
 
   noise_key: jax.Array | None
@@ -38,7 +38,7 @@ class Records(Protocol):
   """The records of a run."""
 
   name: str
-  """Of the run, for messages."""
+  """The run's name, for messages."""
 
   @property
   def rows(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Records(Protocol):
 
   @property
   def reached(self) -> Ledger:
-    """What was recorded up to the round reached: less, while rounds on record are repeated."""
+    """What was recorded up to the round reached: less than `ledger` while rounds are repeated."""
 
   @property
   def last_round(self) -> int:
@@ -87,7 +87,7 @@ class MemoryRecords:
   Args:
     prior: what was released before the first round.
     exposed: whether the key of the noise is not secret. Then all rounds are marked.
-    identity: of the run, by its key of noise.
+    identity: the run's identity, which follows from its noise key.
   """
 
   name = "the run"
@@ -114,7 +114,7 @@ class MemoryRecords:
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it.
 
-    They hold Python's numbers (`on_host`).
+    The events hold Python's numbers (`on_host`).
     """
     # Several processes may repeat rounds that they were told of.
     rounds = list(rounds)[self.last_round + 1 - first_round :]
@@ -145,17 +145,17 @@ class MemoryRecords:
     """Saves nothing."""
 
   def finish(self, params: PyTree) -> None:
-    """Nothing is to be closed."""
+    """Does nothing: nothing is to be closed."""
 
   def close(self) -> None:
-    """Nothing is open."""
+    """Does nothing: nothing is open."""
 
 
 def on_host(events: Iterable[Event]) -> tuple[Event, ...]:
-  """The events of a round, as it returned them, one by one with Python's numbers."""
+  """The events that a round returned, one by one, with Python's numbers."""
   return tuple(one for event in events for one in unstack(event))
 
 
 def entries_of(rounds: Iterable[tuple[Event, ...]]) -> Iterator[tuple[Event, int]]:
-  """The events of rounds one by one, as entries of a ledger."""
+  """The events of rounds, one by one, as entries of a ledger."""
   return ((event, 1) for events in rounds for event in events)

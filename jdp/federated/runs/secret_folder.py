@@ -28,7 +28,7 @@ def hold(secret: pathlib.Path) -> IO[bytes]:
       or was open to others, who may have read or changed what is in it. Also if it holds links.
   """
   _check_folder(secret)
-  # Not emptied: if it is another name of a file, that keeps its content.
+  # Not truncated: if this is a hard link to another file, that file keeps its content.
   descriptor = open_regular(secret / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
   file = open(descriptor, "r+b")  # noqa: SIM115  # The caller closes it.
   try:
@@ -87,7 +87,7 @@ def close_to_others(folder: pathlib.Path) -> None:
 
 
 def keep_mark(secret: pathlib.Path, mark: LedgerMark) -> None:
-  """Writes how far the run's ledger has grown, on disk when this returns.
+  """Writes down how far the run's ledger has grown. The mark is on disk when this returns.
 
   It is called after every block of rounds, before the block's result is used. An older copy of the
   ledger's folder does not restore it.

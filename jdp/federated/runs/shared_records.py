@@ -1,7 +1,7 @@
 """The records of a run that several processes compute together: the first process alone has files.
 
-What it reads, it tells the others. What it cannot do is an error of every process, so none of them
-waits for another in vain, or uses a round that is not on record.
+It tells the others what it reads. If it fails, every process raises an error, so none waits for
+another in vain, or uses a round that is not on record.
 """
 
 import io
@@ -49,7 +49,7 @@ def told(say: Callable[[], bytes | None]) -> bytes:
 
 
 def together(do: Callable[[], Made]) -> Made:
-  """What `do` returns here, once it has succeeded on every process. All of them call it together.
+  """What `do` returns here, once `do` has succeeded on every process. All of them call it together.
 
   Raises:
     BaseException: what `do` raises here.
@@ -58,7 +58,7 @@ def together(do: Callable[[], Made]) -> Made:
   made, failure = None, None
   try:
     made = do()
-  except BaseException as error:  # The others wait, whatever it is.
+  except BaseException as error:  # Of any type, as the others wait.
     failure = error
   failed = np.asarray(multihost_utils.process_allgather(np.int32(failure is not None)))
   if failure is not None:
@@ -71,11 +71,11 @@ def together(do: Callable[[], Made]) -> Made:
 
 
 class SharedRecords:
-  """Records of which every process holds the same, and the first one alone writes them.
+  """Records that every process holds alike, and that only the first one writes to files.
 
   Args:
     first: the records of the first process; None on the others.
-    own: of the other processes, in memory.
+    own: the records in memory of the other processes.
   """
 
   def __init__(self, first: Records | None, own: MemoryRecords):
@@ -173,7 +173,7 @@ def _to_bytes(state: PyTree) -> bytes:
 
 
 def _from_bytes(content: bytes, like: PyTree) -> PyTree:
-  """The state whose leaves `_to_bytes` wrote, each where its like lies."""
+  """The state whose leaves `_to_bytes` wrote, each placed where its counterpart in `like` lies."""
   leaves, treedef = jax.tree.flatten(like)
   saved = np.load(io.BytesIO(content))
 
@@ -181,7 +181,7 @@ def _from_bytes(content: bytes, like: PyTree) -> PyTree:
     array = saved[f"arr_{index}"]
     if is_key(leaf):
       return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
-    # NumPy's files know no bfloat16: its bytes come back without a type.
+    # NumPy's files do not support bfloat16: its bytes come back without a type.
     return jax.jit(lambda x: x, out_shardings=leaf.sharding)(array.view(leaf.dtype))
 
   return jax.tree.unflatten(treedef, [put(*item) for item in enumerate(leaves)])

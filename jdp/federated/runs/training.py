@@ -62,12 +62,12 @@ class Progress(NamedTuple):
 
   Attributes:
     round: rounds done.
-    num_rounds: of the whole run.
-    params: the parameters after them.
+    num_rounds: the number of rounds in the whole run.
+    params: the parameters after these rounds.
     metrics: the row of metrics of this round.
-    ledger: what was recorded so far.
+    ledger: the ledger of what was recorded so far.
     diagnostics: means over the rounds since the last evaluation, or None. Not private.
-    rows: the rows of metrics so far, also those from before the run was resumed.
+    rows: the rows of metrics so far, including those from before the run was resumed.
   """
 
   round: int
@@ -87,10 +87,10 @@ class Result(NamedTuple):
     ledger: what they cost, with what was released before the run. If the run was stopped early
       without a privacy filter, it holds all planned rounds.
     metrics: a row for each evaluation. It holds "round" and what `evaluate` returned. With a delta
-      or a privacy filter it holds "central_epsilon" too. Where there is no guarantee, that is None,
-      and "no_central_epsilon" says why. "central_epsilon_by" names the accountant and the delta.
-      The last row of a run that was stopped early holds "stopped_early", and the epsilon of all
-      planned rounds (or of the filter).
+      or a privacy filter it holds "central_epsilon" too. Where there is no guarantee,
+      "central_epsilon" is None, and "no_central_epsilon" says why. "central_epsilon_by" names the
+      accountant and the delta. The last row of a run that was stopped early holds "stopped_early",
+      and the epsilon of all planned rounds (or of the filter).
     stopped: whether the budget ended the run.
     stopped_early: whether `early_stop` ended the run.
   """
@@ -113,7 +113,8 @@ class Result(NamedTuple):
 class _Run(NamedTuple):
   """What stays the same over a run's rounds.
 
-  `reader` is None where the clients are in memory. Else `clients` has the shapes of what it reads.
+  `reader` is None where the clients are in memory. Otherwise `clients` has the shapes of what
+  `reader` reads.
   """
 
   name: str
@@ -132,8 +133,8 @@ class _Block(NamedTuple):
   """Some consecutive rounds.
 
   Attributes:
-    state: after them.
-    events: of each round.
+    state: the state after these rounds.
+    events: the events of each round.
     diagnostics: by name, with a leading axis of rounds. None if there are none.
   """
 
@@ -165,62 +166,63 @@ def train(
 ) -> Result:
   """Trains for a number of rounds, or until a budget is spent.
 
-  Formal guarantee: that of the ledger. It holds every round's events before the round's result is
-  evaluated, saved, shown to a callback or returned. It begins with `prior`. With a workdir it is on
-  disk by then. A run that is killed and started again with the same arguments goes on to the same
-  bits, without releasing anything twice. Rounds beyond the budget are never released. A run does
-  not go on with other data, keys or first parameters, or where JAX's settings, versions or the
-  machine are others: it would repeat a released round as something else. It goes on with another
-  number of devices or processes, which change the order of summation: where the last bits of a sum
-  differ, so does its noise. Algorithms cannot be compared. But where rounds are repeated, the first
-  model shown is of a round after which one was shown before, and is not shown if it differs by a
-  bit.
+  Formal guarantee: that of the ledger. The ledger holds every round's events before the round's
+  result is evaluated, saved, shown to a callback or returned. It begins with `prior`. With a
+  workdir it is on disk by then. A run that is killed and started again with the same arguments goes
+  on to the same bits, without releasing anything twice. Rounds beyond the budget are never
+  released. A run does not go on with other data, keys or first parameters, or if JAX's settings,
+  versions or the machine differ: it would repeat a released round as something else. It goes on
+  with another number of devices or processes, which changes the order of summation: where the last
+  bits of a sum differ, so does its noise. Algorithms cannot be compared. But if rounds are
+  repeated, the first model shown is that of a round whose model was shown before, and it is not
+  shown if it differs by a bit.
 
   A run that `early_stop` ends costs as much as all planned rounds, and its ledger says so. The
   number of rounds then depends on the data, through the models. What was released is a part of what
   all rounds would have released, and has their guarantee. The smaller epsilon of the rounds that
-  were done is none of it: the bound on a run that ends at a random time is not the bound on its
-  rounds until then (arXiv 1605.08294, Section 3). The same is true of a run that somebody ends
+  were done is not a guarantee: the bound on a run that ends at a random time is not the bound on
+  its rounds until then (arXiv 1605.08294, Section 3). The same is true of a run that somebody ends
   because of what it shows.
 
   Where noise or sampling is chosen from earlier releases, events say that they are adaptive, and
   only a `privacy_filter` bounds what they cost. Its epsilon is then that of the run, whenever and
-  for whatever reason it ends, also early: rounds that did not happen are not recorded. With an
-  `early_stop`, those that did are marked as adaptive, whatever their noise.
+  for whatever reason the run ends, also early: rounds that did not happen are not recorded. With an
+  `early_stop`, the rounds that happened are marked as adaptive, whatever their noise.
 
   Args:
     algorithm: what is trained.
     params: what it begins with. If they lie on a mesh with an axis "clients"
-      (`jdp.federated.client_mesh`), rounds are computed there. Those sharded over its further axes
-      stay so, and the optimizer's state with them.
-    clients: the data of all clients, or users of a source (`jdp.data.clients_from_source`), of whom
-      a resumed run compares the number, the names, and 64 by their data. If they lie on a mesh
+      (`jdp.federated.client_mesh`), rounds are computed there. Parameters sharded over its further
+      axes stay sharded, and so does the optimizer's state.
+    clients: the data of all clients, or users of a source (`jdp.data.clients_from_source`). Of
+      these a resumed run compares the number, the names, and the data of 64. If they lie on a mesh
       along the axis "clients", so will the state. If they were put on a device, rounds are computed
       there. Otherwise as many devices compute each round as its work pays for (`docs/scaling.md`),
       if the algorithm takes a mesh and was given none. Each of several then gets a copy of the
-      data, or its share (`shares`). Parameters are shown and returned on one device, or, if
-      some are sharded, as they lie.
-    num_rounds: of the whole run, >= 1. None: as many as the algorithm plans. More are refused.
-    noise_key: key of sampling and noise, of this run alone. None: one from the operating system.
+      data, or its share (`shares`). Parameters are shown and returned on one device, or, if some
+      are sharded, as they lie.
+    num_rounds: the number of rounds in the whole run, >= 1. None: as many as the algorithm plans.
+      More are refused.
+    noise_key: key of sampling and noise, for this run alone. None: one from the operating system.
       With a workdir it is kept in a file of mode 0600 of `<workdir>.secret`. Any other key of
       `jdp.random.secure_key` will do. With a seeded one the run is not private, and its ledger says
       so (`Ledger.caveats`).
     data_key: key of local training, another than `noise_key`. None: one from the operating system,
       kept in the same way.
     evaluate: parameters -> name -> scalar. What it computes from protected data is not private.
-    evaluate_every: rounds between evaluations, each with a checkpoint and a row of metrics. They
-      are one program, and memory holds their events. None: 10, or 100 where nothing is evaluated,
-      kept or shown between them.
+    evaluate_every: rounds between evaluations, each with a checkpoint and a row of metrics. The
+      rounds between two evaluations are one program, and memory holds their events. None: 10, or
+      100 where nothing is evaluated, kept or shown between them.
     max_epsilon: the budget. The run stops before the round that would take the epsilon of its
-      released models above this. A run in a workdir keeps to the one that it was begun with.
-    delta: in (0, 1), of the epsilons that are stated, and of the budget.
-    accountant: of these epsilons (`jdp.accounting.epsilon`).
+      released models above this. A run in a workdir keeps the budget that it was begun with.
+    delta: the delta of the stated epsilons and of the budget, in (0, 1).
+    accountant: the accountant of these epsilons (`jdp.accounting.epsilon`).
     early_stop: rows of metrics -> whether to stop, such as `no_improvement`. It is asked after
       every evaluation, and sees all rows without their epsilons. It must depend on nothing else.
       None: the run does all its rounds.
-    privacy_filter: a budget for rounds that may be adaptive (`jdp.accounting.renyi_filter`), in the
-      place of max_epsilon and delta. The run stops before the first round that it does not admit.
-      Its observer is model, or None.
+    privacy_filter: a budget for rounds that may be adaptive (`jdp.accounting.renyi_filter`), in
+      place of max_epsilon and delta. The run stops before the first round that the filter does not
+      admit. Its observer is model, or None.
     prior: what was released about the same clients before the first round, by runs with other keys
       of noise.
     workdir: a folder for `ledger.jsonl`, `metrics.jsonl` and, at the end, the last parameters
@@ -228,10 +230,11 @@ def train(
       key, the checkpoints and digests of the data. Remove that when the run is over. A `RunFolder`
       names other places, and a counter that notices copies. None: nothing is kept.
     callbacks: functions of the `Progress`, called in turn at the start and after every evaluation.
-    shares: whether each of all devices gets its share of the clients' data (`shard`) in the place
-      of a copy. Each of several processes then needs no more of the data in memory than its own
-      devices' shares, where the leaves are NumPy's (a `numpy.memmap` will do); the first reads all
-      once, for a digest, if there is a workdir. None: if the copies would take more than 4 GiB.
+    shares: whether each device gets its share of the clients' data (`shard`) instead of a copy.
+      Each of several processes then needs no more of the data in memory than its own devices'
+      shares, where the leaves are NumPy's (a `numpy.memmap` will do); the first process reads all
+      data once, for a digest, if there is a workdir. None: if the copies would take more than 4
+      GiB.
 
   Returns:
     The `Result`.
@@ -241,13 +244,13 @@ def train(
       Also if samples would outgrow their slots so often that fewer rounds have an epsilon, or keep
       within the budget, than the noise allows.
       Also if there is a budget without a delta, or a privacy filter with either or for another
-      observer, or rounds are adaptive and there is a delta. Also if the clients are to be dealt out
-      and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not finite, or
-      the prior is of a run with the same key of noise, or the workdir is of another run. That is
-      one with other data, keys, first parameters, budget, rounds or earlier releases, or in another
-      environment. Also if another process has the workdir, or a file that is needed is lost or
-      damaged: the message says what to do. Also if rounds are missing from the end of the workdir's
-      ledger, or it is finished and would get further rounds.
+      observer, or if rounds are adaptive and there is a delta. Also if the clients are to be dealt
+      out and lie on devices, or the algorithm has a mesh of its own. Also if a metric is not
+      finite, or the prior is of a run with the same key of noise, or the workdir is of another run.
+      Another run has other data, keys, first parameters, budget, rounds or earlier releases, or
+      another environment. Also if another process has the workdir, or a file that is needed is lost
+      or damaged: the message says what to do. Also if rounds are missing from the end of the
+      workdir's ledger, or it is finished and would get further rounds.
     ImportError: if there is a workdir, and orbax-checkpoint is not installed (the extra
       "checkpoints").
 
@@ -288,7 +291,7 @@ def train(
   shapes = shapes_of(algorithm, params, clients) if source else clients
   mesh = placement.mesh_for(algorithm, params, shapes, shares)
   start = algorithm.init(params)
-  # As they come: what a run was begun with is the same on any number of devices.
+  # As given, before they are spread: this must not depend on the number of devices.
   begun_with = source.begun_with if source else clients
   beginning = Beginning(noise_key, data_key, prior, begun_with, start, in_words(budget))
   if not source:
@@ -319,7 +322,7 @@ def train(
 
 
 def _check_clients(clients: PyTree) -> None:
-  """Refuses what is not data of clients, before JAX takes a number for an array."""
+  """Refuses what is not clients' data, before JAX takes a number for an array."""
 
   def has_rows(leaf: Any) -> bool:
     return bool(getattr(leaf, "shape", ())[:1] > (0,)) and leaf.dtype != np.object_
@@ -374,7 +377,7 @@ def _train(
     count = min(allowed, shown - done) if shown > done else allowed
     stopped = count == allowed < planned
     if 0 < count < planned:
-      block = _advance(run, state, done, count)  # Forgets the rounds beyond.
+      block = _advance(run, state, done, count)  # forgets the rounds beyond `count`
     if count:
       # Events first: nothing below may use a round that is not in the ledger.
       records.append_events(done, block.events)
@@ -397,9 +400,9 @@ def _train(
 
 
 def _next_shown(records: Records, done: int, num_rounds: int) -> int:
-  """The next round after which a model was shown before, by this run's folder; else `done`.
+  """The next round whose model was shown before, according to this run's folder; else `done`.
 
-  That model comes next, to be compared. One of a round before it would be a second release.
+  That model comes next, to be compared. A model of an earlier round would be a second release.
   """
   shown = records.next_release(done) or done
   if shown > num_rounds:
@@ -424,7 +427,7 @@ def _stops(run: _Run, rows: Sequence[dict[str, Any]]) -> bool:
 def _record_rest(run: _Run, records: Records, state: ServerState, done: int, count: int) -> None:
   """Records the rounds that are not done, up to the budget: what the whole run would cost.
 
-  A filter's budget holds whenever a run stops, so that nothing is recorded then.
+  A filter's budget holds whenever a run stops, so nothing is recorded then.
   """
   if run.budget.privacy_filter is not None:
     return
@@ -440,7 +443,7 @@ def _record_rest(run: _Run, records: Records, state: ServerState, done: int, cou
 
 
 def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
-  """The rounds asked for, else those planned. More than planned are refused."""
+  """The number of rounds asked for, else the planned number. More than planned are refused."""
   planned = algorithm.num_rounds
   if asked is None and planned is None:
     raise ValueError(
@@ -455,9 +458,10 @@ def _planned_rounds(algorithm: FederatedAlgorithm, asked: int | None) -> int:
 
 
 def _advance(run: _Run, state: ServerState, done: int, count: int) -> _Block:
-  """Computes `count` rounds, after `done`, in one program, so that each costs what its clients do.
+  """Computes `count` rounds, after `done`, in one program, so that each costs only its clients'
+  work.
 
-  Where clients are read, each round is a program.
+  If clients are read from a source, each round is a program.
   """
   with placement.in_force(run.mesh):
     if run.reader is None:
@@ -475,7 +479,7 @@ def _advance(run: _Run, state: ServerState, done: int, count: int) -> _Block:
 def _advance_reading(
   run: _Run, reader: CohortReader, state: ServerState, done: int, count: int
 ) -> tuple[ServerState, PyTree]:
-  """`_advance` round by round: the state after them, and their outputs along a leading axis."""
+  """`_advance` round by round: the last state, and the rounds' outputs along a leading axis."""
   outputs = []
   for cohort in reader.cohorts(done, count, state.sampler):
     after, *output = run.advance(*run.keys, state, cohort, np.int32(1))
@@ -488,7 +492,7 @@ def _advance_reading(
 def _events_of_rounds(stacked: tuple[Event, ...], count: int) -> list[tuple[Event, ...]]:
   """The events of each round of a block, on the host."""
   if stacked and all(np.ndim(event.number) == 1 for event in stacked):
-    # All at once: one after the other, a round's events take as long as a small round.
+    # All at once: fetched one by one, a round's events take as long as a small round.
     return events_by_round(stacked)
   rounds = (jax.tree.map(operator.itemgetter(number), stacked) for number in range(count))
   return list(map(on_host, rounds))
@@ -501,7 +505,7 @@ def _allowed(run: _Run, records: Records, done: int, events: Sequence[tuple[Even
 
 
 def _laid_out(run: _Run, state: ServerState, like: ServerState) -> ServerState:
-  """The state as another lies: XLA chooses a layout of its own, for which it would compile anew."""
+  """The state laid out as `like`: XLA chooses its own layout, for which it would compile anew."""
   return placement.laid_out(state, like, run.mesh) if run.mesh else state
 
 
@@ -511,7 +515,7 @@ def _params(run: _Run, state: ServerState) -> PyTree:
 
 
 def _chosen(events: tuple[Event, ...]) -> tuple[Event, ...]:
-  """The events of a round that happened because earlier releases did not end the run."""
+  """A round's events, marked: it happened because earlier releases did not end the run."""
   return tuple(dataclasses.replace(event, adaptive=True) for event in events)
 
 

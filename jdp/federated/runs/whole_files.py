@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whenever the process is killed, and say if they were changed."""
+"""Files that are whole or absent, whenever the process is killed, and that reveal changes."""
 
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ def read_sealed(path: pathlib.Path) -> dict[str, Any]:
   """The data that `write_sealed` wrote.
 
   Raises:
-    ValueError: if they were changed since, by a hand or by damage.
+    ValueError: if they were changed since, by hand or by damage.
   """
   try:
     data = json.loads(read_bytes(path))
@@ -62,18 +62,19 @@ def _seal(data: Mapping[str, Any]) -> str:
 class RowFile:
   """A JSON Lines file of rows by round, which grows at its end.
 
-  A row costs the same however many there are. What a killed process left of one is dropped.
+  Adding a row takes the same time however many there are. An incomplete row of a killed process is
+  dropped.
 
   Args:
     path: the file.
     done: rows after this round are dropped, as they will be made again. If no round is done, all
-      are.
+      rows are dropped.
 
   Attributes:
-    rows: what it holds.
+    rows: the file's rows.
 
   Raises:
-    ValueError: if it holds anything else.
+    ValueError: if the file holds anything else.
   """
 
   def __init__(self, path: pathlib.Path, done: int):

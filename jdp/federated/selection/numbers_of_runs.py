@@ -12,7 +12,7 @@ from jdp.accounting.renyi.repeated_runs import log_gamma
 MOST_MEAN = 1000.0
 _WORDS = 4
 _NEGLIGIBLE = -100.0  # log of a probability below the resolution of the words
-_ROUNDED_UP = 2e-9  # by which log gamma is above the true one: fewer runs cost no more
+_ROUNDED_UP = 2e-9  # raises log gamma above its true value: fewer runs cost no more
 
 
 def number_of_runs(key: jax.Array, mean_runs: float, shape: float) -> int:
@@ -56,7 +56,7 @@ def survival(mean_runs: float, shape: float) -> tuple[int, np.ndarray]:
 
 
 def _log_weights(number: np.ndarray, mean: float, shape: float, log_g: float) -> np.ndarray:
-  """Log probabilities of the numbers, but for a common factor."""
+  """Log probabilities of the numbers, up to a common factor."""
   if shape == math.inf:
     return number * math.log(mean) - scipy.special.gammaln(number + 1)
   decay = number * math.log(-math.expm1(log_g))

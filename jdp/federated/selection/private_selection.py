@@ -1,4 +1,4 @@
-"""Private selection of a setting: many runs are made, and the best one alone is released.
+"""Private selection of a setting: many runs are made, and only the best one is released.
 
 The number of runs is random and secret, and so is what every other run found (arXiv 2110.03620).
 The whole costs little more than one run, however many settings there are.
@@ -37,9 +37,9 @@ class SelectedRun(NamedTuple):
   """What a sweep releases.
 
   Attributes:
-    setting: the name of the best run's setting. None: there was no run, which only a Poisson number
-      allows.
-    params: its last parameters; without any run, those to begin with.
+    setting: the name of the best run's setting. None: there was no run, which is possible only for
+      a Poisson number.
+    params: the best run's last parameters; without any run, the first parameters.
     ledger: what they cost, with what was released before: one event of `jdp.events.BestOfRuns`.
   """
 
@@ -73,7 +73,7 @@ def private_sweep(
   Each run draws one of the settings, uniformly. It trains from `params`, and is scored by the
   noised mean of `score` over the validation users. The run with the largest score is the best.
 
-  Formal guarantee, from the ledger: that of the best of a random number of runs, of which each
+  Formal guarantee, from the ledger: that of the best of a random number of runs, each of which
   releases its models of all rounds and its score. It holds per unit (users, or examples), under the
   relation that the settings' rounds declare, to whoever sees the `SelectedRun` or the public files:
   its setting, its model, and nothing else of it. Neighbouring data sets differ in one user among
@@ -89,29 +89,29 @@ def private_sweep(
   public files tell how long it took. Keep these to yourself. Do not choose to repeat a sweep, or to
   end it, by what it took.
 
-  A setting is compiled once, for all runs that drew it; the score once.
+  A setting is compiled once, for all runs that drew it. The score is compiled once.
 
   Args:
     settings: name -> algorithm that plans its number of rounds. Their events must not depend on
       data: no adaptive clip norms. All have the same relation and unit.
-    params: what every run begins with. They do not depend on the users, but by `prior`.
+    params: what every run begins with. They depend on the users only through `prior`.
     clients: the data of the users who train.
     score: (parameters, a user's examples) -> name -> one scalar in [0, 1], the larger the better.
     score_noise: noise multiplier of the score, >= 0. The mean over n users has the standard
       deviation score_noise / n, or twice that under replace-one.
     mean_runs: how many runs there are on average, in [1, 1000].
-    shape: of the number's distribution: in [0, 1000], or infinity for Poisson. 0 is cheapest, and
-      most often has a single run.
+    shape: the shape of the distribution of that number, in [0, 1000], or infinity for Poisson. 0 is
+      cheapest, and most often gives a single run.
     validation: other users, who do not train. None: the clients.
-    noise_key: of everything that must be secret, for this sweep alone. None: one from the operating
-      system. With a seeded one the ledger has a caveat.
-    data_key: of local training. None: as for `key`.
+    noise_key: key of everything that must be secret, for this sweep alone. None: one from the
+      operating system. With a seeded one the ledger has a caveat.
+    data_key: key of local training. None: as for `noise_key`.
     prior: what was released about the same users before.
     workdir: a folder for `ledger.jsonl`, which has the event before the first run, and at the end
       `metrics.jsonl` with the setting, and `params.npz`. Its secret sibling holds all runs: a sweep
       that is killed and begun again with the same arguments goes on, with the same number of runs.
-      One that is finished returns what it released.
-      Remove that when the sweep is over. None: nothing is kept.
+      A finished sweep returns what it released. Remove the secret folder when the sweep is over.
+      None: nothing is kept.
 
   Raises:
     ValueError: if a number is out of range, there is no setting, one plans no rounds, or
@@ -168,7 +168,7 @@ def private_sweep(
   records, keys = open_records(folder, beginning)
   with contextlib.closing(records):
     done, params = records.restore(params)
-    if done:  # What was released stays; a second choice would not be in the ledger.
+    if done:  # The first choice stays; the ledger would not hold a second one.
       return SelectedRun(records.rows[-1]["setting"], params, records.ledger)
     records.append_events(0, [(dataclasses.replace(sweep.event, number=0),)])
     setting, params = best_run(sweep, keys, folder)
@@ -186,9 +186,9 @@ class Sweep(NamedTuple):
     settings: name -> algorithm.
     planned: name -> the ledger of a run, without its score.
     params: what every run begins with.
-    clients: who train.
-    judges: who score.
-    averages: how they do.
+    clients: the users who train.
+    judges: the users whose data give the scores.
+    averages: how the scores are released.
     event: what the sweep costs.
   """
 
@@ -212,9 +212,9 @@ def plan_sweep(
   shape: float,
   validation: PyTree | None,
 ) -> Sweep:
-  """What `private_sweep` does before it looks at data; arguments and errors are its own."""
+  """The part of `private_sweep` before it looks at data, with the same arguments and errors."""
   _validate.non_negative(score_noise=score_noise)
-  survival(mean_runs, shape)  # for its errors
+  survival(mean_runs, shape)  # only for its errors
   _check_settings(settings)
   if validation is clients:
     raise ValueError("Expected validation of other users than clients, got the same; leave it out.")
@@ -256,7 +256,7 @@ def _check_settings(settings: Mapping[str, FederatedAlgorithm]) -> None:
 
 
 def _planned(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> Ledger:
-  """The ledger of a run, for data of these shapes: no data are looked at."""
+  """The ledger of a run, for data of these shapes. It does not look at data."""
   shapes = shapes_of(algorithm, params, clients)
 
   def step(noise_key, data_key, state, nobody):
@@ -264,7 +264,7 @@ def _planned(algorithm: FederatedAlgorithm, params: PyTree, clients: PyTree) -> 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return algorithm.round(noise_key, data_key, state, zeros)
 
-  # Keys of nothing: the sweep's own keys mark its event.
+  # Placeholder keys: the sweep's own keys mark its event.
   keys = random.secure_key(), random.secure_key()
   events = events_of_next_rounds(
     step, keys, algorithm.init(params), [()] * (algorithm.num_rounds or 0)
@@ -291,8 +291,8 @@ def best_run(
 
   Args:
     sweep: as planned. What is returned may be released if its event is in the ledger.
-    keys: of all that is secret, and of local training.
-    folder: of the sweep. None: nothing is kept.
+    keys: the keys of all that is secret, and of local training.
+    folder: the sweep's folder. None: nothing is kept.
   """
   count_key, setting_key, runs_key = jax.random.split(keys[0], 3)
   number: Any = sweep.event.query
@@ -306,7 +306,7 @@ def best_run(
     noise_key, score_key = jax.random.split(jax.random.fold_in(runs_key, run))
     data_key, judge_key = jax.random.split(jax.random.fold_in(keys[1], run))
     with warnings.catch_warnings():
-      warnings.simplefilter("ignore")  # They tell of runs that are not released.
+      warnings.simplefilter("ignore")  # warnings would tell of runs that are not released
       done = train(
         sweep.settings[name],
         sweep.params,
@@ -327,7 +327,7 @@ def best_run(
 
 
 def _uniform(key: jax.Array, count: int, most: int) -> np.ndarray:
-  """Numbers below `most`, int [count]. Each is that of its place, whatever the count is."""
+  """Numbers below `most`, int [count]. Each number depends on its place alone, not on the count."""
   keys = (jax.random.fold_in(key, place) for place in range(count))
   return np.array([int(jax.random.randint(one, (), 0, most)) for one in keys], int)
 
