@@ -31,7 +31,7 @@ class AdaptiveState(NamedTuple):
   Attributes:
     step: the number of rounds finalised, int32 scalar.
     clip_norm: S of the next round, float32 scalar. Public: it follows from released counts.
-    kept: what correlated noise needs of the earlier rounds. Secret. Empty without a strategy.
+    kept: what correlated noise needs from earlier rounds. Secret. Empty without a strategy.
   """
 
   step: jax.Array
@@ -44,8 +44,8 @@ class AdaptiveContribution(NamedTuple):
 
   Attributes:
     vector: the clipped record, float32.
-    unclipped: the record's weight times 1/2 or -1/2, float32 scalar. It is 1/2 if the record's norm
-      is within the clip norm.
+    unclipped: the record's weight times 1/2 or -1/2, float32 scalar. The factor is 1/2 if the
+      record's norm is within the clip norm.
   """
 
   vector: PyTree
@@ -75,30 +75,30 @@ def adaptive_clipped_sum(
   noise multiplier z, under any relation. A record moves the count by at most 1/2 if it is added,
   removed or replaced by the null record, and by 1 if it is replaced. So the count costs a
   multiplier of 2 sigma_b. The sum gets the rest, z_sum = (z^-2 - (2 sigma_b)^-2)^(-1/2) (Theorem
-  1). A record of weight 0 adds to neither sum. One that holds NaN or infinity is a zero vector,
-  unclipped.
+  1). A record of weight 0 adds to neither sum. A record that holds NaN or infinity counts as a zero
+  vector, unclipped.
 
   In float32 the event's stddev / clip_norm is within a relative 2e-7 of z_sum. Both noised sums are
   dithered, and cost what `gaussian_sum` says. The count is released through the clip norms, so it
-  counts as one coordinate more.
+  is one more coordinate.
 
-  With a strategy the noise of sum and count is correlated over the rounds: noise of the sums over
-  their clip norms, which earlier rounds' counts decide. Sum and count together are one correlated
-  sum of the multiplier z. The guarantee is then that of
+  With a strategy the noise of sum and count is correlated over the rounds: it is the noise of the
+  sums divided by their clip norms, which follow from earlier counts. Sum and count together are one
+  correlated sum of the multiplier z. The guarantee is then that of
   `jdp.queries.correlated_gaussian_sum(S, z, strategy)`, for the whole run.
 
   Args:
-    noise_multiplier: z >= 0, of sum and count together.
+    noise_multiplier: z >= 0, for sum and count together.
     expected_size: m > 0, the expected number of records in a sample. Public.
-    initial_clip_norm: S of the first round. In [1e-15, 1e15].
+    initial_clip_norm: S in the first round, in [1e-15, 1e15].
     quantile: the share of records to leave unclipped. In [0, 1].
-    learning_rate: of the geometric update. Positive.
+    learning_rate: the rate of the geometric update. Positive.
     count_stddev: sigma_b > z/2, the noise on the count. Default: m / 20, which costs the sum little
-      for m of some hundreds and more.
-    strategy: how noise is correlated over the rounds, of `jdp.matrix_factorization`. None: it is
+      if m is some hundreds or more.
+    strategy: how noise is correlated over the rounds (`jdp.matrix_factorization`). None: it is
       independent.
-    min_separation: with a strategy, the least distance of a user's rounds.
-    max_participations: with a strategy, of one user. None: as many as fit.
+    min_separation: with a strategy, the least distance between two rounds of one user.
+    max_participations: with a strategy, the most rounds of one user. None: as many as fit.
 
   Returns:
     A `SumQuery` on pytrees of float arrays with an `AdaptiveState`. The result is the noised vector
@@ -164,7 +164,7 @@ def adaptive_clipped_sum(
 
 
 def _independent(sum_multiplier: float, sigma_b: float) -> tuple[Callable, Callable]:
-  """(record -> what is kept), ((key, state, sum) -> (noised, event, state)), by fresh noise."""
+  """(record -> what is kept), ((key, state, sum) -> (noised, event, state)), with fresh noise."""
 
   def release(key, state, total):
     count_key, sum_key = jax.random.split(key)
@@ -183,7 +183,7 @@ def _independent(sum_multiplier: float, sigma_b: float) -> tuple[Callable, Calla
 def _correlated(
   parts: tuple[Callable, Callable], sum_multiplier: float, sigma_b: float
 ) -> tuple[Callable, Callable]:
-  """As `_independent`, by the parts of a `correlated_release`."""
+  """As `_independent`, made from the parts of a `correlated_release`."""
   begin, release_all = parts
 
   def release(key, state, total):

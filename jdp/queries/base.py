@@ -71,21 +71,21 @@ class SumQuery(_SumQuery):
       0 (padding) or NaN gives a contribution of exactly zero, whatever the record holds.
     finalize: (key, state, sum of contributions) -> (result, event, state). These are the noised
       result, what the ledger must hold about it, and the next state. The event says what was
-      *done*, with the state before. The query marks it where the key is not secret. So this key,
-      and those of `preprocess`, are made of one key: the round's.
-    takes_pairs: whether `finalize` takes sums that were not rounded. Such a sum has a `Compensated`
-      for each float leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never
-      by `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the
+      *done*, with the state before. The query marks it where the key is not secret. So this key and
+      those of `preprocess` must follow from one key: the round's.
+    takes_pairs: whether `finalize` takes unrounded sums, which have a `Compensated` for each float
+      leaf. `finalize` then adds its noise by `jdp.numerics.compensated.add`, never by
+      `jax.tree.map`. If False, it is given plain arrays. They are rounded to float32 before the
       noise, which can move a sum by 2^-23 of its length more.
     noise: the largest standard deviation of float noise on a coordinate of the result, or a bound
-      on it. It is a number, or a function of the state before where it varies from round to round.
-      It is 0 if there is no noise, and None if it is not stated. `on_grid` must hide the digits of
-      this noise.
+      on it. It is a number, or a function of the state before the round if it varies from round to
+      round. It is 0 if there is no noise, and None if it is not stated. `on_grid` must hide the
+      digits of this noise.
     clip: (state, record) -> record. The record within the bounds that `preprocess` would put on it
-      in this round, for local training that stays within them: `preprocess` sends the same with and
-      without it. The record as it is where no bound is fixed beforehand.
+      in this round, for local training that stays within them. `preprocess` gives the same with and
+      without it. If no bound is fixed beforehand, `clip` returns the record as it is.
     public: state -> the state without what must stay secret, such as noise that was not released.
-      `preprocess`, `clip` and clients are given that. `finalize` takes the whole state.
+      `preprocess`, `clip` and clients get this public state. `finalize` takes the whole state.
     num_rounds: the number of rounds that the noise is for, or None. No more may be released.
   """
 
@@ -97,12 +97,12 @@ class SumQuery(_SumQuery):
 
   @classmethod
   def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-    """As a named tuple's. So `_replace` marks what another `finalize` returns too."""
+    """As for a named tuple. It calls `__new__`, so that `_replace` marks a new `finalize` too."""
     return cls(*iterable)
 
 
 def _marking(finalize: Callable) -> Callable:
-  """The `finalize` that marks the event which it returns (`jdp.random.marked`)."""
+  """The same `finalize`, which also marks the event that it returns (`jdp.random.marked`)."""
   if getattr(finalize, "marks", False):
     return finalize
 
@@ -118,8 +118,8 @@ def _marking(finalize: Callable) -> Callable:
 def scales(preprocess: Preprocess) -> Preprocess:
   """Marks a `preprocess` that scales the record by one factor, which follows from its L2 norm.
 
-  A cohort's layout may then be one that knows no more of a record than its norm. The mark stands on
-  the function, so a query with another `preprocess` has none.
+  A cohort's layout may then know no more of a record than its norm. The mark is on the function, so
+  a query with another `preprocess` does not have it.
   """
   preprocess.scales = True  # type: ignore[attr-defined]
   return preprocess

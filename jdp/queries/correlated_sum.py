@@ -29,8 +29,8 @@ class CorrelatedState(NamedTuple):
 
   Attributes:
     step: the number of rounds finalised, int32 scalar.
-    kept: what the noise of later rounds needs of the earlier ones'. Secret, and left out of what
-      clients see.
+    kept: what the noise of later rounds needs from earlier noise. Secret, and clients do not see
+      it.
   """
 
   step: jax.Array
@@ -54,24 +54,25 @@ def correlated_gaussian_sum(
   Formal guarantee: a whole run is one Gaussian release with the noise multiplier z / `sensitivity`,
   to whoever sees all results, if a user's rounds are at least `min_separation` apart and at most
   `max_participations`. The sampler must see to that. With independent noise (`identity`) it is that
-  of `gaussian_sum` in every round. Whatever earlier rounds released may decide later records and
-  clip norms. Beyond the strategy's rounds the result is NaN, whatever the sum.
+  of `gaussian_sum` in every round. Later records and clip norms may depend on all that earlier
+  rounds released. Beyond the strategy's rounds the result is NaN, whatever the sum.
 
   Sums, clipping and the grid of the release are those of `gaussian_sum`. The spacing is a sixteenth
-  of the noise that the round alone has. What rounding to that grid adds is cancelled by later
-  rounds like noise, so the sum of a run's results holds it once. Only where noise is drawn again
-  from keys (`identity`, `banded_inverse_square_root`), it adds up: a variance of S^2 z^2 / 3072 for
+  of the noise of the round alone. Later rounds cancel the rounding error of that grid like noise,
+  so the sum of a run's results holds it once. Only where noise is drawn again from keys
+  (`identity`, `banded_inverse_square_root`), the errors add up: a variance of S^2 z^2 / 3072 for
   each round. What float32 adds to epsilon is as for `gaussian_sum` in every round. Where noise is
-  drawn again that is not proved, as the cells of several rounds then share draws.
+  drawn again, this is not proved, as the cells of several rounds then share draws.
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
-    noise_multiplier: z >= 0, the standard deviation of Z's entries. The privacy of the run is that
-      of z over the sensitivity, not of z.
+    noise_multiplier: z >= 0, the standard deviation of Z's entries. The run's privacy follows from
+      z divided by the sensitivity, not from z.
     strategy: C, of `jdp.matrix_factorization`. Its `memory` says how many arrays of the model's
       size the state holds.
-    min_separation: of the rounds of one user; neighbouring rounds are 1 apart.
-    max_participations: of one user. None: as many as fit.
+    min_separation: the least distance between two rounds of one user; neighbouring rounds are 1
+      apart.
+    max_participations: the most rounds of one user. None: as many as fit.
 
   Returns:
     A `SumQuery` on pytrees of float arrays with a `CorrelatedState`. Contributions and result are
@@ -136,9 +137,9 @@ def correlated_release(
 ) -> tuple[Callable[[PyTree], CorrelatedState], Callable[..., Any]]:
   """The `init` of a query, and what its `finalize` does once noise levels are known.
 
-  The latter is (key, state, sum, stddevs, clip norm) -> (result, event, state). The state may be
-  any with the fields of `CorrelatedState`. `stddevs` is a tree like the sum, with z times the unit
-  of each leaf.
+  The latter is (key, state, sum, stddevs, clip norm) -> (result, event, state). The state may be of
+  any type with the fields of `CorrelatedState`. `stddevs` is a tree like the sum, with z times the
+  unit of each leaf.
   """
   source = noise_source(strategy)
 
@@ -155,7 +156,7 @@ def correlated_release(
     shift = jax.random.uniform(shift_key, dtype=jnp.float32)
     finest = FINEST_SHARE * source.fresh(state.step)
     result = jax.tree.map(lambda x, s: on_shifted_grid(x, shift, finest * s), noised, stddevs)
-    # Noise as it was released, so that later rounds cancel what the grid added too.
+    # The noise as released, so that later rounds also cancel what the grid added.
     kept = source.settle(drawn, jax.tree.map(_noise_in_units, result, total, stddevs))
     return _until(plan.num_rounds, state.step, result), event, _next(state, kept)
 
@@ -165,7 +166,7 @@ def correlated_release(
 def _noise_in_units(
   result: jax.Array, total: jax.Array | Compensated, stddev: jax.typing.ArrayLike
 ) -> jax.Array:
-  """(result - total) / stddev. In float32, XLA divides otherwise in one program than in another."""
+  """(result - total) / stddev. In float32, XLA divides differently from program to program."""
   noise = add(result, jax.tree.map(jnp.negative, total))
   return rounded(divide(noise, jnp.float32(stddev)))
 

@@ -1,4 +1,4 @@
-"""How a sum becomes a release: with noise that no other sum has."""
+"""How a sum becomes a release: with noise that is bound to that sum."""
 
 import jax
 
@@ -17,9 +17,9 @@ def finalized(
   data or code is a release of its own.
 
   Args:
-    query: whose `finalize` is called.
-    key: of the round. Consumed.
-    state: the query's, before the round.
+    query: the query whose `finalize` is called.
+    key: the round's key. Consumed.
+    state: the query's state before the round.
     total: the sum of contributions, rounded or not.
 
   Returns:
@@ -27,6 +27,6 @@ def finalized(
   """
   # The digest and the noise see the same bits: XLA computes the sum once.
   total = jax.lax.optimization_barrier(taken(query, total))
-  # The event says what noise of which size there will be. XLA drops all else of this call.
+  # The event says how much noise there will be. XLA drops everything else of this call.
   _, event, _ = query.finalize(jax.random.clone(key), state, total)
   return query.finalize(binding.bind(key, (state, total, event)), state, total)

@@ -47,14 +47,15 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
   The low-order bits of float noise would reveal more than that (I. Mironov, CCS 2012). So the
   noised sum is dithered: rounded to a grid of sigma / 16 with a public random shift. It stays
-  unbiased, and the variance of a coordinate rises by sigma^2 / 3072. What float32 still adds to
-  epsilon, tails included, is not part of the event. It is at most
+  unbiased, and the variance of a coordinate rises by sigma^2 / 3072. What float32 adds to epsilon
+  even so, tails included, is not part of the event. It is at most
   `jdp.accounting.grid_surcharge(sigma / 16, sigma, ...)` (`large`, for sums beyond 4,000 sigma). At
   delta = 1e-10 that is 1.1e-3 for one coordinate and 0.027 for a thousand.
 
   Args:
     clip_norm: S > 0, a number or a schedule (round number -> S).
-    stddev: sigma >= 0, on the sum. A number or a schedule. sigma = z S for a noise multiplier z.
+    stddev: sigma >= 0, the noise on the sum. A number or a schedule. sigma = z S for a noise
+      multiplier z.
 
   Returns:
     A `SumQuery` on pytrees of float arrays. Contributions and result are float32 trees of the same
@@ -62,7 +63,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
 
   Raises:
     ValueError: if clip_norm is not in [1e-30, 1e30], or stddev is neither zero nor in that range.
-      Beyond it float32 would flush one of the two to zero or infinity.
+      Outside it float32 would turn one of the two into zero or infinity.
 
   >>> query = gaussian_sum(clip_norm=1.0, stddev=0.0)
   >>> state = query.init(jnp.zeros(2))
@@ -125,8 +126,8 @@ def no_privacy() -> SumQuery:
 def average(query: SumQuery, denominator: float) -> SumQuery:
   """The query's sum divided by a fixed number, such as the *expected* cohort size qN.
 
-  The privacy tuple is that of the sum. The denominator must be public and must not move
-  between neighbours: the realised size of a sample would reveal who is in it.
+  The privacy tuple is that of the sum. The denominator must be public and the same for neighbouring
+  data sets: the realised size of a sample would reveal who is in it.
 
   Raises:
     ValueError: if the denominator is not positive.
@@ -150,9 +151,10 @@ def average(query: SumQuery, denominator: float) -> SumQuery:
 def check_clip_and_noise(
   clip_norm: float | Schedule, stddev: float | Schedule, name: str = "stddev"
 ) -> None:
-  """Refuses a constant S outside [1e-30, 1e30], and a constant sigma neither there nor zero.
+  """Refuses a constant S outside [1e-30, 1e30], and a constant sigma that is neither in there nor
+  zero.
 
-  `name` says what sigma is to the caller.
+  `name` is the caller's name for sigma.
   """
   if not callable(clip_norm):
     _validate.float32_safe(clip_norm=clip_norm)
@@ -168,7 +170,7 @@ def noise_by_state(stddev: float | Schedule) -> float | Callable[[SumState], Any
 def weighted(contribution: PyTree, weight: jax.Array) -> PyTree:
   """contribution * weight, with the weight clipped to [0, 1]; exactly zero at weight 0 or NaN."""
   weight = jnp.minimum(weight, 1.0)
-  # A choice, not a product: 0 times NaN or infinity would not be zero.
+  # `where`, not a product: 0 times NaN or infinity would not be zero.
   return jax.tree.map(lambda x: jnp.where(weight > 0, x * weight, 0.0), contribution)
 
 
@@ -177,11 +179,11 @@ def add_noise(key: jax.Array, total: PyTree, stddev: jax.typing.ArrayLike) -> Py
   noise_key, shift_key = jax.random.split(key)
   drawn = draws.normal_like(noise_key, rounded(total))
   noise = jax.tree.map(lambda x: jnp.float32(stddev) * x, drawn)
-  # Noise first, then the one rounding. To round first would add to the sensitivity.
+  # Noise first, then the one rounding. Rounding first would add to the sensitivity.
   noised = rounded(add(total, noise))
   return dithered(shift_key, noised, FINEST_SHARE * stddev)
 
 
 def at_step(value: float | Schedule, step: jax.Array) -> float | jax.Array:
-  """A schedule's value at a step; a constant stays the host's float64."""
+  """A schedule's value at a step. A constant stays the host's float64."""
   return jnp.asarray(value(step), jnp.float32) if callable(value) else value

@@ -28,44 +28,44 @@ def on_grid(query: SumQuery, spacing: float) -> SumQuery:
       bias = (r / pi) sum_k (-1)^k / k  E_k sin(2 pi k s / r),
       rise = r^2 / 12 + sum_k (-1)^k (4 sigma^2 + r^2 / (pi k)^2) E_k cos(2 pi k s / r).
 
-  What is rounded was dithered before, as without a grid. Count the dither into the variance,
-  sigma^2 (1 + 1/3072): both formulas stay right to a relative 1e-5 where they are not negligible.
-  They are averages over the dither's shift too, which all coordinates share. Given the shift, all
-  coordinates may be off by up to sigma / 32 to one side, where the spacing is a multiple of sigma
-  / 16.
+  The sum was dithered before this rounding, as without a grid. Include the dither in the variance,
+  sigma^2 (1 + 1/3072): then both formulas stay right to a relative 1e-5 where they are not
+  negligible. They are averages over the dither's shift too, which all coordinates share. Given the
+  shift, all coordinates may be off by up to sigma / 32 to one side, where the spacing is a multiple
+  of sigma / 16.
 
   On a grid that is coarse for the noise, sums near a multiple of the spacing hide their noise. The
   guarantee stays, but the bias is up to half the spacing. The result is cut off at 2^24 spacings,
   beyond which float32 has no finer points to round.
 
-  Formal guarantee: for real numbers, the query's own with the same event, as rounding is
+  Formal guarantee: for real numbers, the query's own guarantee with the same event, as rounding is
   post-processing. In floating point it holds too, up to a surcharge that no event states. The noise
   is float32, and a grid about as fine as its floats would release their low-order bits (I. Mironov,
   CCS 2012).
 
   With a spacing of a sixteenth of sigma or more, each cell holds so many floats that its
   probability is right to a factor of exp(+-1.5e-6 |noise| / spacing), also where the sum is far
-  larger than the noise. Beyond 2^16 spacings, it is right to the fourth power of that factor.
+  larger than the noise. Beyond 2^16 spacings, it is right to the fourth power of this factor.
   (`jdp.accounting.float_noise` explains why.) Over d coordinates epsilon rises by at most
   `jdp.accounting.grid_surcharge`. At delta = 1e-10 and sigma = 4 spacing, that is 2.6e-4 for one
   and 0.086 for a million.
 
   Finer spacings are refused. With schedules or adaptive clipping, sigma is known only in the round.
-  Then that round's spacing is the least 2^j `spacing` of a sixteenth of sigma or more. Sigma is
-  public there.
+  Then the round's spacing is the least 2^j `spacing` that is at least a sixteenth of sigma. Sigma
+  is public there.
 
   Sigma is the largest of all coordinates (`SumQuery.noise`). Where groups differ much in their
   noise, put each on a grid of its own: `grouped({name: on_grid(query, spacing)}, labels)`. The
   query's *state* and *event* are not on the grid. What a query learns from its noised sums
-  (adaptive clipping) is dithered, as without it.
+  (adaptive clipping) is dithered, as without a grid.
 
-  The grid is that of whichever result is wrapped: `average(on_grid(query, spacing), n)` has spacing
-  / n on the average.
+  The spacing refers to the result of the wrapped query: `average(on_grid(query, spacing), n)` has
+  spacing / n on the average.
 
   Args:
     query: a sum query with float results that states its `noise`.
-    spacing: the distance of neighbouring points, in the units of the result. Public, and the same
-      in all coordinates.
+    spacing: the distance between neighbouring points, in the units of the result. Public, and the
+      same in all coordinates.
 
   Returns:
     A `SumQuery` with the same contributions, states and events. Its results are float32, of the
@@ -100,7 +100,7 @@ def _rounded(x: jax.Array, step: jax.typing.ArrayLike) -> jax.Array:
 
 def _coarsened(spacing: float, noise: jax.Array) -> jax.Array:
   """The least 2^j spacing, j >= 0, that is not finer than the noise allows."""
-  # Mantissas and exponents are compared, because a float32 logarithm could be one doubling off.
+  # Compares mantissas and exponents, because a float32 logarithm could be one doubling off.
   mantissa, exponent = math.frexp(spacing)
   least_mantissa, least_exponent = jnp.frexp(np.float32(FINEST_SHARE) * noise)
   doublings = least_exponent - exponent + (least_mantissa > np.float32(mantissa)).astype(np.int32)

@@ -23,13 +23,13 @@ def grouped(
   """Sends each labelled group of a record's vectors through a query of its own.
 
   Each group has its own bound and its own noise. Its query sees the record with
-  `optax.MaskedNode()` in place of the other groups' vectors, as in `optax.partition`. It may itself
-  be grouped. All groups weigh a record alike.
+  `optax.MaskedNode()` in place of the other groups' vectors, as in `optax.partition`. The query may
+  itself be grouped. All groups give a record the same weight.
 
   Formal guarantee: that of all the groups' releases together, on the same sample, with independent
   noise. For groups with privacy tuples (S_g, sigma_g) it is that of one Gaussian sum with the noise
   multiplier (sum_g (S_g / sigma_g)^2)^(-1/2) (Section 3). A record with NaN or infinity in one
-  group counts as zero there, and is an ordinary one in the others.
+  group counts as zero there, and as usual in the other groups.
 
   Args:
     queries: the groups' queries by label.
@@ -64,7 +64,7 @@ def grouped(
     raise ValueError(
       f"Expected at least one query, each with a string as its label, got labels {list(queries)}."
     )
-  # A fixed order, so that keys and events do not depend on how the mapping was made.
+  # A fixed order, so that keys and events do not depend on the mapping's order.
   names = tuple(sorted(queries))
   queries = dict(queries)
 
@@ -113,7 +113,7 @@ def grouped(
 
 
 def _largest_noise(noises: Mapping[str, Any]) -> float | Callable[[Mapping], jax.Array] | None:
-  """The `noise` of groups with these noises by label."""
+  """The `noise` of a grouped query whose groups have these noises, by label."""
   if None in noises.values():
     return None
   if not any(map(callable, noises.values())):
@@ -147,7 +147,7 @@ def _select(name: str, by_vector: PyTree, record: PyTree) -> PyTree:
 
 
 def _masked_node() -> Any:
-  """What stands for a vector that is left out."""
+  """The placeholder for a vector that is left out."""
   import optax  # Here, as it takes a third of a second to import.
 
   return optax.MaskedNode()

@@ -27,12 +27,12 @@ def joint_clipped_sum(
   Formal guarantee: privacy tuple (S, sigma) to whoever sees the result. It is that of
   `gaussian_sum` on the scaled vectors, because the multiplication by a_j follows the noise and its
   dithering. The relations and the effect of floating point are the same too. An entry that float32
-  cannot hold after its division by a_j counts as infinite, so that record is zero.
+  cannot hold after its division by a_j counts as infinite, so its record counts as zero.
 
   Args:
     scales: a_j in [1e-30, 1e30], public. A pytree of numbers that is a prefix of the record. The
       vectors under one number share it.
-    clip_norm: S > 0, of the scaled record. A number or a schedule.
+    clip_norm: S > 0, the bound on the scaled record. A number or a schedule.
     stddev: sigma >= 0, a number or a schedule. The noise on vector j has a standard deviation of
       a_j sigma.
 

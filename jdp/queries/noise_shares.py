@@ -1,4 +1,4 @@
-"""How much noise each group of a sample gets, for a noise multiplier of all groups together.
+"""How much noise each group of a sample gets, given the noise multiplier of all groups together.
 
 Groups with privacy tuples (S_g, sigma_g) on one sample cost as much as one Gaussian sum with the
 noise multiplier z = (sum_g (S_g / sigma_g)^2)^(-1/2). Both rules meet a given z exactly. For the z
@@ -22,7 +22,7 @@ def proportional_noise(
 
   Args:
     clip_norms: S_g > 0 of each of the G groups, by label.
-    noise_multiplier: z >= 0, of all groups together.
+    noise_multiplier: z >= 0, for all groups together.
 
   Returns:
     sigma_g by label.
@@ -52,8 +52,8 @@ def dimension_adjusted_noise(
 
   Args:
     clip_norms: S_g > 0 of each group, by label.
-    dimensions: d_g >= 1 by the same labels. The number of a group's coordinates.
-    noise_multiplier: z >= 0, of all groups together.
+    dimensions: d_g >= 1, the number of a group's coordinates, by the same labels.
+    noise_multiplier: z >= 0, for all groups together.
 
   Returns:
     sigma_g by label.

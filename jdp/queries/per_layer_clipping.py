@@ -20,8 +20,8 @@ def layers(record: PyTree) -> PyTree:
   """Names the layer of each vector of a record, for `grouped`: a tree of the record's structure.
 
   A layer is one weight array with its bias: the arrays that lie directly in one innermost
-  container. In flax's parameters that is one module's dict, named by its path. An LSTM cell is as
-  many layers as it has matrices. Arrays at the root are a layer "/".
+  container. In flax's parameters that is one module's dict, named by its path. An LSTM cell has one
+  layer for each of its matrices. Arrays at the root are a layer "/".
 
   >>> import jax.numpy as jnp
   >>> layers(
@@ -47,13 +47,13 @@ def per_layer(
 
   Formal guarantee: that of `gaussian_sum(S, sigma)`. As sum_j S_j^2 = S^2, the groups' composed
   noise multiplier is (sum_j (S_j / sigma)^2)^(-1/2) = sigma / S. (Noise of z S_j on layer j would
-  have a multiplier of z / sqrt(layers) only.) A layer that holds NaN or infinity counts as zero,
-  alone.
+  have a multiplier of z / sqrt(layers) only.) A layer that holds NaN or infinity counts as zero.
+  The other layers still count.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
     clip_norm: S > 0, the bound on a whole record. A number or a schedule.
-    stddev: sigma >= 0, on every coordinate of the sum. A number or a schedule.
+    stddev: sigma >= 0, the noise on every coordinate of the sum. A number or a schedule.
     shares: how S is divided. With "equal", S_j = S / sqrt(layers). With "dimension", S_j = S
       sqrt(dim_j / sum_h dim_h).
 
@@ -61,7 +61,7 @@ def per_layer(
     A `grouped` query with one `GaussianSum` a layer (see `layers`), on records of this structure.
 
   Raises:
-    ValueError: if an argument is invalid, or if a layer has no entries and so no share by
+    ValueError: if an argument is invalid, or if a layer has no entries, and so no share by
       dimension.
 
   >>> import jax.numpy as jnp

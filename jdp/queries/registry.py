@@ -52,19 +52,19 @@ def register(
 ) -> None:
   """Makes a sum query known to conformance, which audits the epsilon of its event.
 
-  The audit includes the low-order bits, so dither float noise (`jdp.numerics.dither`). An event
-  type that no registered query releases is refused there. Take noise of about the size of the
+  The audit includes the low-order bits, so dither float noise (`jdp.numerics.dither`). Conformance
+  refuses an event type that no registered query releases. Take noise of about the size of the
   bound, so that an audit has something to see.
 
   Args:
     name: free to choose.
     make: () -> query on records like `victim`.
-    factory: the public function that `make` calls. A factory that no entry names is not
+    factory: the public function that `make` calls. A factory that is not named by any entry is not
       audited. Default: `make`.
     victim: a record that moves the release as far as any. Its negative moves it as far the other
       way. A pytree of float32 arrays.
-    others: the other records, each with its weight. Among them the victim moves the release
-      farthest.
+    others: the other records, each with its weight. Choose those with which the victim moves the
+      release farthest.
 
   Raises:
     ValueError: if the name is taken.
@@ -90,7 +90,7 @@ def registered() -> dict[str, RegisteredQuery]:
 
 
 def _distributed_as_query(query: DistributedSum, num_clients: int) -> SumQuery:
-  """The sum of the reports of all clients that were announced, as one query."""
+  """The sum of the reports of all announced clients, as one query."""
 
   def preprocess(key, state, record, weight):
     del state
@@ -106,7 +106,7 @@ def _distributed_as_query(query: DistributedSum, num_clients: int) -> SumQuery:
 
 
 def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
-  """The sum of all clients that were announced, calibrated, as one query."""
+  """The calibrated sum of all announced clients, as one query."""
 
   def finalize(key, state, total):
     counts = jnp.full(query.num_calibrations + 2, num_clients, jnp.int32)
@@ -116,7 +116,7 @@ def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
 
 
 def _run_of_integers(query: CorrelatedIntegers, num_clients: int) -> SumQuery:
-  """All rounds of a run of clients who are never lost, on one sample, as C G + Z.
+  """All rounds of a run in which no client is ever lost, on one sample, as C G + Z.
 
   The event is that of the last round (`_whole_run`).
   """
@@ -136,7 +136,7 @@ def _run_of_integers(query: CorrelatedIntegers, num_clients: int) -> SumQuery:
 def _whole_run(strategy: Strategy, noise_multiplier: float) -> SumQuery:
   """All rounds of a run on one sample, as C G + Z, with the event of the last one.
 
-  An audit sees no more in C G + Z than in the releases, but its noise is independent.
+  C G + Z tells an audit no more than the releases do, but its noise is independent.
   """
   query = correlated_gaussian_sum(1.0, noise_multiplier, strategy)
 

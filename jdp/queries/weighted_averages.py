@@ -59,8 +59,8 @@ def weighted_average(
   * Between the two, it moves by at most S ((w - W) / (W + w) + W / W_min). This bound grows with w
     and is convex in W. It is largest at w = 1 and W = W_min.
 
-  In float32, what `gaussian_sum` says holds. Sums are divided and noise is added before the one
-  rounding. The noised average is dithered.
+  In float32, the statements of `gaussian_sum` hold. Sums are divided and noise is added before the
+  one rounding. The noised average is dithered.
 
   Args:
     clip_norm: S > 0, the bound on a record's vector D_k. A number or a schedule.

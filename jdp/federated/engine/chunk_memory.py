@@ -1,7 +1,7 @@
 """How many clients an accelerator computes side by side, by the memory that they take.
 
-The rule looks at shapes alone, and at a share of the memory that any accelerator in use has. So it
-is the same for a run that is resumed, on another device too.
+The rule looks only at shapes, and at a share of memory that every accelerator in use has. So it is
+the same when a run is resumed, even on another device.
 """
 
 import math
@@ -16,11 +16,11 @@ from jdp.federated.engine.sharded import client_data, is_declared, own_key
 
 PyTree = Any
 
-# More fill no GPU better: on an H100, 4,096 take as long. On a TPU v5e, which has no float64 units,
-# 1,024 clients of a transformer would take 19.9 GB by ghost norms, and 256 take 6.5.
+# More clients do not fill a GPU better: on an H100, 4,096 take as long. On a TPU v5e, which has no
+# float64 units, 1,024 clients of a transformer would take 19.9 GB by ghost norms, and 256 take 6.5.
 _MOST_ON_GPU, _MOST_ELSEWHERE = 1024, 256
-_MOST_BYTES = 2**32  # Of a chunk. The smallest devices have four times as much.
-_COPIES = 4  # Of what a client adds: the record, bounded, weighted, and a sum twice as long.
+_MOST_BYTES = 2**32  # bytes of a chunk; the smallest devices have four times as much
+_COPIES = 4  # of what a client adds: the record, bounded, weighted, and a sum twice as long
 _LOOPS = "scan", "while"
 _PRODUCTS = "dot_general", "conv_general_dilated"
 _MOVES = "gather", "scatter", "scatter-add", "sort", "concatenate", "dynamic_update_slice"
@@ -32,8 +32,8 @@ def fitting_chunk_size(
   """The largest power of two of clients whose arrays fit in 4 GiB, and that fills a device.
 
   A client's arrays are those that its program holds at one time (`held_bytes`), or four copies of
-  what it adds, if they are more. If users are padded to the largest, its size is anybody's, and
-  chunks differ in rounding. So the copies alone count there.
+  what it adds, if these take more. If users are padded to the largest one, that size depends on one
+  user's data, and chunk sizes differ in rounding. So only the copies count there.
 
   Args: those of `cohort_sum`, arrays or their shapes, and "gpu" or "tpu".
   """
@@ -52,11 +52,11 @@ def fitting_chunk_size(
 
 
 def held_bytes(program: Jaxpr) -> int:
-  """The most bytes that a program's arrays take at one time, beside its arguments.
+  """The most bytes that a program's arrays take at one time, in addition to its arguments.
 
   Equations run in their order, and an array is let go after its last use. Results of elementwise
   equations, which XLA fuses, count only where a product, a loop or another program reads them.
-  Instead, what they are made of is kept until their own last use.
+  Otherwise, their operands are kept until the results' own last use.
   """
   last: dict[Any, int] = {}
   read = set(_variables(program.outvars))
@@ -75,7 +75,7 @@ def held_bytes(program: Jaxpr) -> int:
   for n, eqn in enumerate(program.eqns):
     held |= {v: _bytes(v.aval) for v in eqn.outvars if v in read}
     inside = max(map(held_bytes, _programs_of(eqn)), default=0)
-    if eqn.primitive.name not in _LOOPS:  # The results of the program inside are the equation's.
+    if eqn.primitive.name not in _LOOPS:  # the inner program's results are the equation's own
       inside = max(0, inside - sum(_bytes(v.aval) for v in eqn.outvars))
     most = max(most, sum(held.values()) + inside)
     held = {v: size for v, size in held.items() if last.get(v, n) > n}
@@ -89,7 +89,7 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
 def _programs_of(eqn: Any) -> list[Jaxpr]:
   """All programs that an equation runs: a loop's body, the branches of a choice.
 
-  Those of reductions are of single numbers.
+  The programs of reductions work on single numbers, so they do not count.
   """
   if eqn.primitive.name.startswith("reduce"):
     return []

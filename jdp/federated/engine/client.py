@@ -21,9 +21,9 @@ class ClientKeys(NamedTuple):
   """A client's keys of one round.
 
   Attributes:
-    noise: for local mechanisms. It follows from the client's data: bind it to what the noise hides
-      (`jdp.random.binding.bind`).
-    data: for local training, a threefry key (`jdp.random.keys.client_key`).
+    noise: key for local mechanisms. It follows from the client's data: bind it to what the noise
+      hides (`jdp.random.binding.bind`).
+    data: key for local training, a threefry key (`jdp.random.keys.client_key`).
   """
 
   noise: jax.Array
@@ -33,12 +33,12 @@ class ClientKeys(NamedTuple):
 class Factored(NamedTuple):
   """A record with matrices that are not multiplied out, for queries that scale it by one factor.
 
-  The query sees the norm alone. The records of a chunk are then summed by one product for each
+  The query sees only the norm. The records of a chunk are then summed by one product for each
   matrix.
 
   Attributes:
     norm: an upper bound of the record's L2 norm, float32 scalar.
-    factor: what the products are to be multiplied with.
+    factor: the number to multiply the products by.
     products: the record divided by `factor`. It is a pytree of arrays, with a `Product` in place of
       some.
   """
@@ -81,7 +81,7 @@ def contribution(
     client_key, data_key = keys
     noise_key, query_key = jax.random.split(client_key)
     sent, query_state = shared
-    # Where no noise is drawn with a key, XLA computes no digest either.
+    # If no noise is drawn with the key, XLA drops the digest too.
     noise_key = bind(noise_key, client)
     record, scalars = client_fn(ClientKeys(noise_key, data_key), sent, client)
     own_weight = membership
@@ -102,8 +102,8 @@ def _refuse_draws(
 ) -> None:
   """Refuses a query that draws for each record.
 
-  A weight of 0 would take the record's noise away, too. Who sees the sum would see how much noise
-  is in it, and so what the weight was computed from.
+  A weight of 0 would also remove the record's noise. Whoever sees the sum would see how much noise
+  is in it, and so learn about the data that the weight was computed from.
   """
   code = jax.make_jaxpr(query.preprocess)(key, state, record, weight).jaxpr
   _, used = partial_eval.dce_jaxpr(code, [True] * len(code.outvars))
@@ -125,12 +125,12 @@ def _bounded(
       "Expected a query that scales a record by one factor, which follows from its norm, such as "
       "gaussian_sum, got one that is not marked by jdp.queries.base.scales; set ghost_norms=False."
     )
-  # It turns the norm into the contribution's norm, and their ratio is the factor. A norm of 0 would
-  # divide 0 by 0.
+  # The query turns the norm into the contribution's norm, and their ratio is the factor. The
+  # `where` avoids 0 / 0 for a norm of 0.
   shortened = query.preprocess(key, state, record.norm, weight)
   norm = getattr(shortened, "vector", shortened)
   ratio = norm / jnp.where(record.norm > 0, record.norm, 1.0)
-  # Numbers below float32's normal ones may be wrong by as much as they are.
+  # Below float32's normal numbers, the relative error may be 100 %.
   exact = jnp.minimum(ratio, abs(record.factor) * ratio) > _LEAST
   scale = jnp.where(exact, record.factor * ratio, 0.0)
   vector = _scaled(record.products, scale)

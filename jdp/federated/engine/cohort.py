@@ -51,8 +51,8 @@ PyTree = Any
 Summand = Callable[[PyTree, PyTree, PyTree, jax.Array], PyTree]
 """(keys, shared, client, weight) -> what a client adds, a pytree of arrays and `Product`s."""
 
-_DRAWN = 2**17  # Numbers of noise, and of data, in a chunk on a CPU, which stay in its caches.
-_MOST_DRAWING = 256  # Clients of that chunk.
+_DRAWN = 2**17  # numbers of noise, and of data, in a chunk that stays in a CPU's caches
+_MOST_DRAWING = 256  # clients of that chunk
 
 
 @checked
@@ -69,10 +69,10 @@ def cohort_sum(
   """The sum of a function over the members of a sample.
 
   Every client has keys of its own, made of its identity (`own_key`). So what a client draws depends
-  neither on the chunk size, nor on the mesh, nor on the other members. If keys were dealt by slot,
-  one more member would change the local training of all members behind it. The sum would move by
-  far more than one contribution. Noise that is bound to a client's update follows its last bits,
-  though, and chunks of other widths round otherwise.
+  neither on the chunk size, nor on the mesh, nor on the other members. If keys were given by slot,
+  one more member would change the local training of all members after it. The sum would move by far
+  more than one contribution. Noise that is bound to a client's update follows its last bits,
+  though, and chunks of other widths round differently.
 
   Sums are made in float64 (`jdp.numerics.compensated`) and rounded to float32 once, at the end. A
   query adds noise before that: give it `unrounded_cohort_sum`.
@@ -85,18 +85,18 @@ def cohort_sum(
     summand: (keys, shared, client, weight) -> what the client adds, a pytree of arrays. `client` is
       one row of `data`. A matrix may be a `jdp.numerics.compensated.Product`. Those of a chunk are
       summed by one product.
-    keys: a key, or a pytree of keys. Consumed. Those of type "rbg" are exchanged for threefry keys,
-      as their draws would depend on who is in the same chunk.
+    keys: a key, or a pytree of keys. Consumed. Keys of type "rbg" are replaced by threefry keys, as
+      their draws would depend on who is in the same chunk.
     shared: any pytree that all clients see (parameters, query state).
-    sample: whose `size` members come first.
+    sample: the sample. Its `size` members come first.
     data: a pytree of arrays with one leading axis of all clients, or `PackedUsers`. Either may be
       held as `ShardedClients` over the same mesh.
     chunk_size: clients computed side by side, a matter of speed and memory only. It is at most the
       sample's slots. None: one on a CPU, elsewhere by memory (`chunk_memory`).
     mesh: devices along an axis named "clients". Each has all of `shared` and `sample`, and of data
       that is not sharded. Over further axes of the mesh, the arrays of `shared` may be sharded: a
-      client is then computed by all devices along these, as XLA divides it. None means the mesh in
-      force (`jax.set_mesh`) if it has such an axis, else one device.
+      client is then computed by all devices along these axes, as XLA divides the work. None means
+      the mesh in force (`jax.set_mesh`) if it has such an axis, else one device.
 
   Returns:
     The sum, a pytree like one contribution. An empty sample gives zeros.
@@ -133,7 +133,7 @@ def unrounded_cohort_sum(
 
   A client moves this sum by at most 1 + 1e-6 times what it contributes. That holds for any
   contributions of the others, any chunks and any mesh. A large sum that is rounded to float32, or
-  added up in it, moves by more: by four times as much among 16,098 clients.
+  added up in float32, moves by more: four times as much among 16,098 clients.
 
   Args and errors: those of `cohort_sum`.
 
@@ -160,7 +160,7 @@ def unrounded_cohort_sum(
     )
   _check_capacity(sample.indices.shape[0])
   chunk_size = min(chunk_size, max(1, sample.indices.shape[0]))
-  # Whole chunks only: slots that are added have weight 0 and lie beyond the sample's size.
+  # Whole chunks only: the added slots have weight 0 and lie beyond the sample's size.
   padding = (0, -sample.indices.shape[0] % chunk_size)
   indices, weights = jnp.pad(sample.indices, padding), jnp.pad(sample.weights, padding)
   sample = Sample(indices, weights, sample.size, sample.population)
@@ -200,7 +200,7 @@ def unrounded_cohort_sum(
 
 
 def _is_rbg(key: jax.Array) -> bool:
-  """Whether JAX draws a batch of such keys from the first key alone."""
+  """Whether the key is of the type whose batches JAX draws from the first key alone."""
   return jax.random.key_impl(key) in ("rbg", "unsafe_rbg")
 
 
@@ -214,14 +214,14 @@ def default_chunk_size(
   members: int = 1,
   drawn: int = 0,
 ) -> int:
-  """How many clients are computed side by side where nobody says.
+  """How many clients are computed side by side if the caller does not say.
 
-  On a CPU it is one, as gradients stay in its caches. Where each client draws noise, it is as many
-  as draw 2^17 numbers and have as many numbers of data, in chunks of one width: the loops of one
-  client's draws are short, and those of a chunk run along whole vectors. PrivUnit takes a quarter
-  of the time so for 650 weights, and two fifths for 7,850. Where users are padded to the largest,
-  its size is anybody's, and chunks differ in rounding: there it stays one. Elsewhere memory decides
-  (`chunk_memory`).
+  On a CPU it is one, as gradients stay in its caches. Where each client draws noise, a chunk draws
+  up to 2^17 numbers and holds up to 2^17 numbers of data, and all chunks have one width: the loops
+  of one client's draws are short, and those of a chunk run along whole vectors. PrivUnit then takes
+  a quarter of the time for 650 weights, and two fifths for 7,850. Where users are padded to the
+  largest one, that size depends on one user's data, and chunk sizes differ in rounding: there it
+  stays one. Elsewhere memory decides (`chunk_memory`).
 
   Args: those of `cohort_sum`, how many members almost no sample exceeds, and how many numbers of
     noise a client draws.
@@ -232,17 +232,17 @@ def default_chunk_size(
   if not (drawn and is_declared(data)):
     return 1
   over = mesh or mesh_in_force()
-  own = math.ceil(members / (over.shape[AXIS] if over else 1))  # of a device
+  own = math.ceil(members / (over.shape[AXIS] if over else 1))  # members per device
   width = max(drawn, sum(math.prod(x.shape) for x in jax.tree.leaves(one_client(data))))
   chunks = math.ceil(own / max(1, min(_MOST_DRAWING, _DRAWN // width)))
   return math.ceil(own / chunks)
 
 
 def in_turn(function: Callable[..., PyTree], mesh: Mesh | None) -> Callable[..., PyTree]:
-  """The function, which a CPU computes client by client where `vmap` computes them side by side.
+  """The function, which a CPU computes client by client even inside `vmap`.
 
-  So gradients stay in its caches, and nobody's loop is as long as the longest. Other devices
-  compute it side by side.
+  So gradients stay in its caches, and no client waits for the longest loop. Other devices compute
+  it side by side.
   """
   if platform_of(mesh) != "cpu":
     return function
@@ -257,7 +257,7 @@ def platform_of(mesh: Mesh | None) -> str:
 def mesh_in_force() -> AbstractMesh | None:
   """The mesh of `jax.set_mesh`, if it has an axis "clients" to compute over.
 
-  It has none inside a `shard_map`, where the axis is taken.
+  Inside a `shard_map` there is none, as the axis is already used.
   """
   mesh = jax.sharding.get_abstract_mesh()
   kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
@@ -275,7 +275,7 @@ def _chunk_sum(
 
 
 def _check_capacity(slots: int) -> None:
-  """Refuses samples of more slots than a compensated sum is accurate for."""
+  """Refuses samples with more slots than a compensated sum can add accurately."""
   if slots > MAX_CONTRIBUTIONS:
     raise ValueError(
       f"Expected a sample of at most 2^21 slots, whose sum keeps its sensitivity, got {slots}; "
@@ -288,8 +288,9 @@ def client_mesh(devices: Sequence[jax.Device] | None = None, **further_axes: int
   """A mesh along the axis "clients" of the given devices (default: all, of all processes).
 
   Args:
-    devices: as many as fill the further axes a whole number of times.
-    further_axes: the size of each, over which parameters may be sharded (`docs/scaling.md`).
+    devices: their number is a multiple of the product of the further axes' sizes.
+    further_axes: the size of each further axis. Parameters may be sharded over these
+      (`docs/scaling.md`).
 
   Raises:
     ValueError: if the devices do not fill the axes, a size is not positive, or an axis is named

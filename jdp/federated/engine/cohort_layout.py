@@ -69,16 +69,16 @@ def fastest(
     make: (sampler, layout) -> the procedure.
     params: the model's parameters, or public ones of the same shapes.
     client: the shapes of one client, a pytree of arrays or of `jax.ShapeDtypeStruct`. Where users
-      differ in size, give those of the largest.
+      differ in size, give the shapes of the largest.
     cohort_size: how many clients a round has.
-    mesh: the procedure's.
+    mesh: the procedure's mesh.
     tried: the layouts to choose from; by default `candidates(mesh)`. A layout that the procedure
       refuses by a ValueError is left out, such as ghost norms of a model that has none.
-    repeats: how often each is timed.
+    repeats: how often each layout is timed.
     clock: () -> seconds.
 
   Returns:
-    The fastest. Of equals it is the one that was named first.
+    The fastest layout. Among equals it is the one named first.
 
   Raises:
     ValueError: if every layout is refused, or cohort_size or repeats is not positive.
@@ -124,9 +124,9 @@ def least_time(
   repeats: int = 5,
   clock: Callable[[], float] = time.perf_counter,
 ) -> CohortLayout:
-  """The layout whose function takes the least time, by median; of equals the first.
+  """The layout whose function takes the least time, by median; among equals the first.
 
-  Each is called so many times, always in the same order.
+  Each is called `repeats` times, always in the same order.
   """
   seconds: dict[CohortLayout, list[float]] = {layout: [] for layout in runs}
   # In turns: a load that comes and goes slows all layouts alike.
@@ -141,7 +141,7 @@ def least_time(
 def _synthetic(client: PyTree, count: int) -> PyTree:
   """Clients of the given shapes, full of ones.
 
-  Whole numbers are zero, which is valid as any label or place.
+  Whole numbers are zero, which is valid as a label and as a position.
   """
 
   def made(x):

@@ -6,19 +6,19 @@ from typing import Any
 
 import jax
 
-_config: Any = jax.config  # Settings are attributes that types do not know.
+_config: Any = jax.config  # JAX's settings are attributes without type annotations
 
 
 def use_all_cores() -> None:
   """Makes each core that this process may use a device of its own. A script calls it first.
 
-  `train` computes a cohort over all devices that its size pays for. On a CPU, JAX has one device
-  unless it is told otherwise, and several cores serve one device badly: the operations of a small
-  model cannot be divided among them.
+  `train` computes a cohort over as many devices as pay off for its size. On a CPU, JAX has one
+  device by default, and several cores serve one device badly: the operations of a small model
+  cannot be divided among them.
 
   A number of devices that the user chose stays: `jax_num_cpu_devices`, or
   `--xla_force_host_platform_device_count` in XLA_FLAGS. Choose it where several processes share a
-  machine. GPUs and TPUs are as before.
+  machine. GPUs and TPUs are not affected.
 
   Raises:
     RuntimeError: if JAX has started its devices already.

@@ -1,15 +1,16 @@
 """The layout of a cohort where the user names none: a rule by platform, model and client.
 
-It looks at declared shapes alone, so it is the same whenever a run is resumed, whoever takes part.
-`jdp.federated.fastest` measures instead.
+It looks at declared shapes alone, so it is the same when a run is resumed, and does not depend on
+who takes part. `jdp.federated.fastest` measures instead.
 
 On a CPU, a client's gradient passes through memory several times: it is made, measured, clipped and
 added in float64. Ghost norms spare that, but their products take float64 for every row of the
 factors. So they win where the factors hold fewer numbers than the gradient, and hardly any gradient
-is made all the same. Measured on 2 cores, they had 2.3 times the rate where the factors held .24 of
-the gradient's numbers (an MLP of 79,510 weights and 20 rows), 1.2 times at .57 (its 50 rows), and
-1.1 times at .41 and .43 (7,850 weights and 4 rows, and a transformer of 529,896). Where gradients
-are made all the same, as they are no larger, they had 0.7 to 0.9 times the rate.
+has to be made anyway. Measured on 2 cores, they had 2.3 times the rate where the factors held .24
+of the gradient's numbers (an MLP of 79,510 weights and 20 rows), 1.2 times at .57 (its 50 rows),
+and 1.1 times at .41 and .43 (7,850 weights and 4 rows, and a transformer of 529,896). Where
+gradients are made anyway, as they are no larger than the factors, ghost norms had 0.7 to 0.9 times
+the rate.
 """
 
 from typing import Any
@@ -26,11 +27,11 @@ from jdp.queries.base import is_scaling
 
 PyTree = Any
 
-_MOST_HELD = 0.6  # Of the gradient's numbers, in factors.
-_MOST_MADE = 1 / 32  # Of the gradient's numbers, made by ghost norms all the same.
-_CHUNK_ROWS = 256  # Of a chunk, which fill every product of ghost norms.
-_GHOST_CHUNK = 64  # On a CPU, where ghost norms are asked for.
-_CHUNKS_PER_DEVICE = 2  # So that no device is without a chunk.
+_MOST_HELD = 0.6  # of the gradient's numbers, held in factors
+_MOST_MADE = 1 / 32  # of the gradient's numbers, made in spite of ghost norms
+_CHUNK_ROWS = 256  # rows of a chunk; they fill every product of ghost norms
+_GHOST_CHUNK = 64  # clients on a CPU, if ghost norms are asked for
+_CHUNKS_PER_DEVICE = 2  # so that no device is without a chunk
 
 
 def default_layout(
@@ -44,8 +45,8 @@ def default_layout(
   """Chooses the layout of `federated_averaging`.
 
   A GPU computes in float64 as a CPU does, and has the same rule. On an H100, rounds of the MLP had
-  1.2 to 1.6 times the rate by ghost norms. Those of the models that the rule leaves out had .93 to
-  1.15 times: logistic regression, a CNN, an LSTM and a transformer (`experiments.benchmarks
+  1.2 to 1.6 times the rate by ghost norms. The models that the rule leaves out had .93 to 1.15
+  times the rate: logistic regression, a CNN, an LSTM and a transformer (`experiments.benchmarks
   accelerators`).
 
   TPUs get no ghost norms. Compiled for a v5e, a chunk of DP-SGD moves more memory with them: 1.7
@@ -54,8 +55,8 @@ def default_layout(
   float64 are emulated there.
 
   Args:
-    update: what a client computes.
-    query: bounds it.
+    update: a client's computation.
+    query: the query that bounds it.
     params: the parameters, or their shapes.
     client: one client's examples, or their shapes.
     expected_size: the expected number of clients in a round.
@@ -79,7 +80,7 @@ def default_layout(
 def asked_layout(
   chunk_size: int | None, mesh: Mesh | None = None, *, ghost_norms: bool
 ) -> CohortLayout:
-  """The layout of a procedure for which one of both options was given."""
+  """The layout of a procedure for which the caller gave one of the two options."""
   if chunk_size is None and ghost_norms and platform_of(mesh) == "cpu":
     chunk_size = _GHOST_CHUNK
   return CohortLayout(chunk_size, ghost_norms)

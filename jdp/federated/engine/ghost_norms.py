@@ -10,13 +10,13 @@ by its clipping factor (arXiv 2210.00038). All uses of a parameter are rows of o
 so the norm is that of the *summed* gradient.
 
 Which parameters have such rows follows from the loss's program
-(`jdp.federated.engine.weight_uses`). Parameters whose gradient is smaller than its rows are
-differentiated for each client: biases, the scales of LayerNorm, low-rank adapters, layers that are
-applied at many places. So are parameters that are used in any other way.
+(`jdp.federated.engine.weight_uses`). Parameters whose gradient is smaller than its rows get a
+gradient for each client: biases, the scales of LayerNorm, low-rank adapters, layers that are
+applied at many places. So do parameters that are used in any other way.
 
-The norm is made from the very numbers that enter the sum, in float64, as the sum is. So the
-guarantee does not rest on the analysis of the program: a use that were missed would make a wrong
-gradient, within its bound. docs/theory/clipping.md names every rounding on the way.
+The norm is computed in float64, as the sum is, from the same numbers that enter the sum. So the
+guarantee does not rest on the analysis of the program: a missed use would give a wrong gradient,
+but one within its bound. docs/theory/clipping.md names every rounding on the way.
 """
 
 import functools
@@ -50,10 +50,10 @@ from jdp.numerics.convolutions import channels_last
 PyTree = Any
 
 _UNIT_ROUNDOFF = 2.0**-53
-# For the clipping factor, which is float32, and for the rounding of a chunk's sum.
+# Covers the rounding of the clipping factor, which is float32, and of a chunk's sum.
 _MARGIN = 4e-6
 _LARGEST_INPUT = 2.0**60
-_MOST_CANCELLED = 2.0**11  # how many times their norm a client's rows may be long together
+_MOST_CANCELLED = 2.0**11  # most times that the rows' total length may exceed the gradient's norm
 # The default precision of accelerators would exceed the error bound of `_square_of_product`.
 _product64 = partial(lax.dot_general, precision=lax.Precision.HIGHEST)
 
@@ -62,11 +62,11 @@ class GradientForm(NamedTuple):
   """How a client's gradient by one parameter is held.
 
   Attributes:
-    path: of the parameter.
+    path: the parameter's path.
     size: how many numbers the parameter has.
     held: how many numbers hold the gradient: those of its factors, or `size`.
-    rows: of its factors. None: the gradient itself is computed.
-    reason: why it is. None for factors.
+    rows: the number of rows of its factors. None: the gradient itself is computed.
+    reason: why the gradient itself is computed. None for factors.
   """
 
   path: str
@@ -85,23 +85,23 @@ def ghost_client(loss: Loss, learning_rate: float) -> ClientFn:
   bound of its norm: the value plus the most that rounding can take from it. So no update is longer
   than the clip norm in real numbers. Clipped updates are shorter than those of
   `jdp.numerics.vectors.clip`, by less than 1e-5 of their length. They are shorter by more where the
-  rows' gradients are 2,000 times as long together as their sum. A client adds zero if its gradient
+  rows' gradients together are 2,000 times as long as their sum. A client adds zero if its gradient
   holds NaN or infinity, if an input of a layer is beyond 1e18, or if its factor is below 1e-30. A
   chunk's sum is made in float64. A user moves the sum of a cohort as `jdp.federated.cohort_sum`
   says (docs/theory/clipping.md, Statements 8.2 to 8.5).
 
   Args:
     loss: (parameters, examples) -> mean loss.
-    learning_rate: of the step.
+    learning_rate: the step's learning rate.
 
   Returns:
     The `ClientFn` whose record is `Factored`: minus the learning rate times the gradient. Its
-    scalar "update_norm" is the upper bound of the record's norm. It expects to be sent a tuple that
-    begins with the parameters.
+    scalar "update_norm" is the upper bound of the record's norm. The server must send it a tuple
+    that begins with the parameters.
 
   Raises:
-    ValueError: when the query meets a record, if it does not bound it by one factor for all of its
-      vectors.
+    ValueError: when the query first gets a record, if it does not bound all the record's vectors by
+      one factor.
   """
   loss_of = keyed(loss)
 
@@ -166,7 +166,8 @@ def _gradient(loss: Loss, params: PyTree, client: PyTree, key: jax.Array) -> PyT
   program, uses = _program(loss, params, client, key)
   others = jax.tree.leaves((client, key))
 
-  # Zeros are added to the result of every use: the loss's derivatives by them are the b_r.
+  # Zeros are added to the result of every use. The loss's derivatives with respect to these zeros
+  # are the b_r.
   def value(direct, added):
     own = [direct.get(i, leaf) for i, leaf in enumerate(leaves)]
     (result,), data = _run(program.jaxpr, program.consts, [*own, *others], uses.plan, added)
@@ -210,7 +211,7 @@ def _run(
   """Runs a program with something added to the results of all uses.
 
   Returns:
-    Its results, and the data of all uses in the form of `_zeros`.
+    Its results, and the data of all uses, structured as `_zeros`.
   """
   values = dict(zip((*code.constvars, *code.invars), (*consts, *arguments), strict=True))
   data = {}
@@ -279,7 +280,7 @@ def _factors(plan: Plan, data: PyTree, derivatives: PyTree) -> dict[int, list[Fa
 
 
 def _factors_of_use(use: Use, data: jax.Array, derivative: jax.Array) -> dict[int, list[Factors]]:
-  """The factors of one use, of which each parameter in the weights has its rows and columns."""
+  """The factors of one use. Each parameter in the weights has its own rows and columns of them."""
   left, right = use.factors(data, derivative.astype(jnp.float32))
 
   def of_block(block):
@@ -303,7 +304,7 @@ def _product(parts: Sequence[Factors], shape: tuple[int, ...]) -> Product:
 
 
 def _norm(gradient: PyTree) -> jax.Array:
-  """An upper bound of the norm of a gradient, with room for the rounding of what is made of it."""
+  """An upper bound of the norm of a gradient, with room for the rounding of later steps."""
   parts = jax.tree.leaves(gradient, is_leaf=lambda x: isinstance(x, Product))
   squares = [_square_of_product(x) if isinstance(x, Product) else _square(x) for x in parts]
   with float64(True):
@@ -322,7 +323,8 @@ def _square_of_product(product: Product) -> jax.Array:
   left, right, numbers, rows = product.left, product.right, product.numbers, product.rows
   usable, squares, lengths = jnp.bool_(True), [], []
   if left is not None and right is not None:
-    # A product with a larger number would lose what float32 cannot hold of the other.
+    # With a larger number, a product would lose the digits of the other factor that float32 cannot
+    # hold.
     usable = jnp.max(jnp.abs(left)) < _LARGEST_INPUT
     squares.append(_dot64(_gram(left), _gram(right), (0, 1)))
     lengths.append(_dot64(_lengths(left), _lengths(right), (0,)))
@@ -335,10 +337,10 @@ def _square_of_product(product: Product) -> jax.Array:
       squares += [crossed, crossed]
   width = sum(x.shape[1] for x in (left, right, rows) if x is not None)
   count = sum(len(x) for x in (left, rows) if x is not None)
-  with float64(True):  # without constants, which JAX may narrow
+  with float64(True):  # no constants in here: JAX may narrow them
     size = lax.convert_element_type(functools.reduce(lax.add, lengths), np.float32)
   size = jnp.where(usable, (1 + _MARGIN) * size, jnp.nan)
-  # The root of what rounding may take from the square.
+  # The root of the most that rounding may take from the square.
   squares.append(_square(math.sqrt(_UNIT_ROUNDOFF * (width + count**2 + 8)) * size))
   with float64(True):
     return lax.max(functools.reduce(lax.add, squares), _square(size / _MOST_CANCELLED))

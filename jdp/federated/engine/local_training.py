@@ -99,9 +99,9 @@ def local_sgd(
 ) -> LocalUpdate:
   """Several epochs of SGD over the client's examples, in random batches (FedAvg).
 
-  Batches are filled with the client's own examples. Padding comes last and takes no steps, so how
-  far a client is padded changes no bit. Where clients are computed one by one, padding costs no
-  steps either.
+  Batches are filled with the client's own examples. Padding comes last and takes no steps, so the
+  amount of padding changes no bit. Where clients are computed one by one, padding costs no steps
+  either.
 
   >>> from jdp import data, models
   >>> model = models.logistic_regression((2,), 2)
@@ -116,7 +116,7 @@ def local_sgd(
   gradient_of = channels_last(jax.grad(keyed(loss)))
 
   def update(key, params, client, project=no_projection):
-    key = client_key(key)  # of which a longer shape's draws begin with those of a shorter one
+    key = client_key(key)  # whose longer draws begin with its shorter ones
     num_examples = client.mask.shape[0]
     padding = -num_examples % batch_size
     client = jax.tree.map(lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), client)
@@ -169,7 +169,7 @@ def proximal_point(loss: Loss, learning_rate: float, *, num_iterations: int = 10
   def update(key, params, client, project=no_projection):
     del project
 
-    # One key for all steps: they descend one function.
+    # One key for all steps, so that all descend the same function.
     def objective(current):
       distances = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), current, params)
       return loss_of(current, client, jax.random.clone(key)) + sum(jax.tree.leaves(distances)) / (

@@ -1,6 +1,6 @@
-"""Where a run's arrays lie: on a mesh of the devices that pay, or where the user put them.
+"""Where a run's arrays lie: on a mesh of the devices that pay off, or where the user put them.
 
-Parameters that the user sharded stay so: a mesh may have further axes beside "clients".
+Parameters that the user sharded stay sharded: a mesh may have further axes beside "clients".
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from jdp.federated.engine.sharded import AXIS, shard
 
 PyTree = Any
 _MOST_COPIED = 2**32  # bytes of the clients' data, on all devices together
-# Numbers that the clients of a round pass through memory, for each device that computes them. The
-# measurements stand in experiments/benchmarks/README.md.
+# The least work that pays for a device: the numbers that its clients of a round pass through
+# memory. The measurements are in experiments/benchmarks/README.md.
 _LEAST_WORK = 2**18
 
 
 def mesh_of(tree: PyTree) -> Mesh | None:
-  """The mesh that arrays lie on, if any; first of all one along the axis "clients"."""
+  """The mesh that arrays lie on, if any; one with an axis "clients" comes first."""
   layouts = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)]
   meshes = [x.mesh for x in layouts if isinstance(x, NamedSharding) and isinstance(x.mesh, Mesh)]
   return min(meshes, key=lambda mesh: AXIS not in mesh.shape, default=None)
@@ -34,15 +34,15 @@ def mesh_for(
   """The mesh that a round's clients are dealt out over, if the algorithm takes one.
 
   It is the one that the parameters lie on. There is none where they are sharded over a mesh without
-  an axis "clients": XLA then divides all. Where they lie on none and the clients lie nowhere yet,
-  it is that of the devices that pay. That looks at shapes alone, so it is the same whenever a run
-  is resumed on the same devices. Several processes take all devices, and so do accelerators, where
-  nothing was measured, and a run that is to give each device its share.
+  an axis "clients": XLA then divides the work. Where they lie on no mesh and the clients lie
+  nowhere yet, it is that of the devices that pay off. This choice looks at shapes alone, so it is
+  the same when a run is resumed on the same devices. All devices are taken by several processes, by
+  accelerators, where nothing was measured, and by a run that gives each device its share.
 
   Raises:
-    ValueError: if there are to be shares, but the clients lie somewhere, or the algorithm takes no
-      mesh. Also if the parameters lie on a mesh whose axes are not all of the type Auto, or on
-      other devices than the clients, or are sharded over several processes.
+    ValueError: if shares are asked for, but the clients already lie somewhere, or the algorithm
+      takes no mesh. Also if the parameters lie on a mesh whose axes are not all of the type Auto,
+      or on other devices than the clients, or are sharded over several processes.
   """
   placed = _placed(clients)
   if shares and (placed or algorithm.work is None):
@@ -94,9 +94,9 @@ def _check_layout(params: PyTree, clients: PyTree, mesh: Mesh) -> None:
 
 
 def laid_out(tree: PyTree, like: PyTree, mesh: Mesh) -> PyTree:
-  """The tree on the devices of the mesh: where `like` lies on it, as that does, else copied.
+  """The tree on the mesh's devices: laid out as `like` where that lies on the mesh, else copied.
 
-  Also what the user put on one device is copied.
+  Arrays that the user put on one device are copied too.
   """
   copies = NamedSharding(mesh, PartitionSpec())
 
@@ -119,7 +119,8 @@ def laid_out(tree: PyTree, like: PyTree, mesh: Mesh) -> PyTree:
 def spread(clients: PyTree, mesh: Mesh | None, shares: bool | None = None) -> PyTree:
   """The clients on every device of the mesh: a copy on each, or its share.
 
-  Clients that lie on devices stay there. None: shares if the copies would take too much.
+  Clients that lie on devices stay there. `shares` None: shares if the copies would take too much
+  memory.
   """
   if mesh is None or _placed(clients):
     return jax.tree.map(jnp.asarray, clients)
@@ -132,7 +133,7 @@ def spread(clients: PyTree, mesh: Mesh | None, shares: bool | None = None) -> Py
 
 
 def in_force(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
-  """Computes over the mesh, if there is one."""
+  """The context in which JAX computes over the mesh, if there is one."""
   return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 

@@ -1,4 +1,4 @@
-"""The data of a round's members alone, as they were read for it."""
+"""The data of a round's members only, as read for that round."""
 
 import dataclasses
 from functools import partial
@@ -19,7 +19,7 @@ class DrawnSample(NamedTuple):
   Attributes:
     round: int32 scalar, the round's number.
     sample: its members.
-    sampler_state: the sampler's state after it.
+    sampler_state: the sampler's state after the round.
   """
 
   round: jax.Array
@@ -42,16 +42,16 @@ class DrawnSample(NamedTuple):
 class ReadCohort:
   """The members of one sample, dealt out over devices as `dealt` does. A pytree.
 
-  Its shapes are those of the sampler's slots and of a user's declared rows, whoever is in it.
+  Its shapes follow from the sampler's slots and a user's declared rows, not from who is in it.
 
   Attributes:
     examples: with leading axes [devices, slots of a device, examples of a user].
     numbers: int32 [devices, slots], the client in each slot; -1 in an empty one.
-    identities: two words for each client, uint32 [devices, slots] each. Empty: its number takes
-      their place.
+    identities: two words for each client, uint32 [devices, slots] each. Empty: the client's number
+      takes their place.
     num_devices: static.
-    num_clients: of the population that the sample was drawn from, static.
-    drawn: that sample. None: the round draws it again.
+    num_clients: the size of the population that the sample was drawn from, static.
+    drawn: the sample as drawn. None: the round draws it again.
   """
 
   examples: Examples
@@ -66,9 +66,9 @@ class ReadCohort:
     return jax.tree.map(lambda x: x[0, slot], self.examples)
 
   def own(self, sample: Sample, device: jax.Array) -> Sample:
-    """This device's members, by their slots here.
+    """This device's members, numbered by their slots on this device.
 
-    Where the sample has another client than the one that was read, nobody takes part.
+    If a slot's client in the sample is not the one that was read, nobody takes part there.
     """
     own = dealt(sample, device, self.num_devices)
     slots = jnp.arange(own.indices.shape[0], dtype=jnp.int32)
@@ -80,7 +80,7 @@ class ReadCohort:
 def dealt(sample: Sample, device: jax.Array, num_devices: int) -> Sample:
   """One device's members: the sample's slots are dealt out like cards, one to each in turn.
 
-  Members come first, so that no device has two more of them than another.
+  Members come first in a sample, so no device has two more of them than another.
   """
   slots = device + num_devices * jnp.arange(sample.indices.shape[0], dtype=jnp.int32)
   weights = sample.weights.at[slots].get(mode="fill", fill_value=0)

@@ -41,7 +41,7 @@ from jdp.random.keys import client_key
 from jdp.sampling import Sampler
 
 PyTree = Any
-_WIDE = 4  # standard deviations of a Poisson sample's size, above its mean
+_WIDE = 4  # standard deviations above the mean of a Poisson sample's size
 
 
 @waits_for("round")
@@ -51,7 +51,7 @@ class ServerState(NamedTuple):
   Attributes:
     round: int32 scalar. The number of rounds done.
     params: the trained parameters. Evaluations see them.
-    optimizer: what else the server's step carries.
+    optimizer: the state of the server's step.
     query: the sum query's state. It may hold noise that was not released, as secret as a key.
     sampler: the sampler's state. Private: it may tell who took part.
   """
@@ -66,26 +66,26 @@ class ServerState(NamedTuple):
 class FederatedAlgorithm(NamedTuple):
   """A training procedure as pure functions.
 
-  All randomness that the guarantee rests on comes from `noise_key`. Local training is driven by
-  `data_key`, which need not be secret: what a client draws with it follows from the client's own
-  identity, and no other client changes it. Both are keys of the whole run, the same in every round.
-  The round's number is folded in, so a round computed twice is the same twice. The noise of a sum
-  is bound to the sum (`jdp.queries.finalizing`): a round computed with other data or code has other
-  noise. It has the same sample.
+  All randomness that the guarantee rests on comes from `noise_key`. Local training uses `data_key`,
+  which need not be secret: a client's draws with it depend on the client's own identity, and on no
+  other client. Both are keys of the whole run, the same in every round. The round's number is
+  folded in, so a round computed twice is the same twice. The noise of a sum is bound to the sum
+  (`jdp.queries.finalizing`): a round computed with other data or code has other noise, but the same
+  sample.
 
-  Events must be in the ledger before the state is used. They bear the round's number. They are
+  Events must be in the ledger before the state is used. They hold the round's number. They are
   marked if `noise_key` is not of `jdp.random.secure_key` or is the data's key.
 
   Diagnostics cannot be observed in a deployment: name -> mean over the cohort, and "cohort_size".
-  They are not private and never a result. They are None unless asked for.
+  They are not private, and never part of a result. They are None unless asked for.
 
   Attributes:
     init: parameters -> ServerState.
     round: (noise_key, data_key, state, clients) -> (state, events, diagnostics).
     num_rounds: how many rounds the noise was planned for, or None. `train` does no more.
     work: (parameters, clients) -> about how many numbers a round's clients pass through memory, by
-      their shapes. By it `train` tells whether several devices pay (`engine.placement`). None:
-      `round` does not compute its cohort over the mesh in force (`jax.set_mesh`).
+      their shapes. From it `train` decides whether several devices pay off (`engine.placement`).
+      None: `round` does not compute its cohort over the mesh in force (`jax.set_mesh`).
     sample: (noise_key, number of the round, the sampler's state) -> `DrawnSample`, as `round`
       draws it, so that its members' data can be read ahead. None: `round` takes the data of all
       clients only.
@@ -107,7 +107,7 @@ class Server(NamedTuple):
   Attributes:
     record: parameters -> arrays like those of one record, for the query's `init`, which looks at
       their shapes, types and places alone.
-    init: parameters -> what else the step carries.
+    init: parameters -> the step's state (`carried`).
     step: (result of the query, carried, parameters) -> (parameters, carried).
   """
 
@@ -143,8 +143,8 @@ def rounds(
 
   Formal guarantee: that of the events, which every round returns. They are a `Round` of the
   sampler's and the query's event under `relation`, for a `unit`, to whoever sees the parameters;
-  and `releases`. `weight` may depend on the client's own data. `client_fn` may depend on that, on
-  what the server sent and on the keys. They may depend on nothing else.
+  and `releases`. `weight` may depend on the client's own data. `client_fn` may depend on that data,
+  on what the server sent and on the keys. Neither may depend on anything else.
 
   Args:
     client_fn: computes a client's record (`jdp.federated.engine.client.ClientFn`).
@@ -154,16 +154,18 @@ def rounds(
     relation: the neighbouring relation of the central guarantee.
     unit: what one client is.
     releases: what each member of the cohort releases locally in a round.
-    send: (parameters, public query state) -> what clients see of them.
-    weight: client -> the weight of its record, in [0, 1]. None: all weigh 1. No weight goes with
-      `releases`, or with a query that draws noise for each record, as `discrete_sum` does.
+    send: (parameters, public query state) -> the part that clients see.
+    weight: client -> the weight of its record, in [0, 1]. None: all weights are 1. A weight is
+      refused with `releases`, and with a query that draws noise for each record, as `discrete_sum`
+      does.
     draws_noise: whether each client draws noise for its record, a matter of speed only.
     chunk_size: see `cohort_sum`. No chunk is wider than almost all samples.
     mesh: see `cohort_sum`.
     diagnose: whether rounds return diagnostics. They break the guarantee if shown.
 
   Raises:
-    ValueError: if a weight is given where none goes; with a query, when a round is traced.
+    ValueError: if a weight is given where it is refused (because of the query: when a round is
+      traced).
 
   >>> from jdp import queries, sampling
   >>> def client_fn(keys, params, client):
@@ -184,11 +186,12 @@ def rounds(
     )
 
   def init(params):
-    # Of arrays, not of shapes: what the query keeps for later rounds then lies where they lie.
+    # Given arrays, not shapes, so that what the query keeps for later rounds lies on the same
+    # devices.
     kept = query.init(server.record(params))
     return ServerState(jnp.int32(0), params, server.init(params), kept, sampler.init())
 
-  # Empty slots cost nothing but in the last chunk, which is no wider for them.
+  # Empty slots cost time in the last chunk only. This bound keeps chunks from growing for them.
   mean = sampler.expected_size
   most_members = max(1, math.ceil(mean + _WIDE * math.sqrt(mean)))
   summand = contribution(client_fn, query, weight, diagnose)
@@ -247,11 +250,11 @@ def rounds(
 
 @checked
 def add_updates(optimizer: optax.GradientTransformation) -> Server:
-  """The server that adds the query's result, an update of the parameters, through an optimiser.
+  """The server that adds the query's result, an update of the parameters, by an optimiser.
 
   Args:
-    optimizer: applied to minus the update, in the place of a gradient. `optax.sgd(1.0)` adds the
-      update as it is.
+    optimizer: applied to minus the update, in place of a gradient. `optax.sgd(1.0)` adds the update
+      as it is.
 
   >>> server = add_updates(optax.sgd(0.5))
   >>> params = jnp.array([1.0, 2.0])
@@ -274,9 +277,9 @@ def block(
   """Combines several rounds of `algorithm.round` into one function, compiled as one scan.
 
   The function is (noise_key, data_key, state, clients) -> (state, events, diagnostics). Events and
-  diagnostics have a leading axis of rounds, and `events_by_round` makes ledger entries of such
-  events. Keys and data are those of single rounds, and so are the results, bit for bit. Put all the
-  block's events in the ledger before its state is used.
+  diagnostics have a leading axis of rounds, and `events_by_round` turns these events into ledger
+  entries. Keys and data are those of single rounds, and so are the results, bit for bit. Put all
+  the block's events in the ledger before its state is used.
 
   Raises:
     ValueError: if num_rounds is not positive.
@@ -300,11 +303,11 @@ def block_of_at_most(
 ) -> Callable[..., tuple[ServerState, Any, Any]]:
   """`block` for any number of rounds up to `most`, compiled as one program for all of them.
 
-  Rounds that differ in numbers alone share it too (`engine.shared_programs`).
+  Rounds that differ only in numbers share this program too (`engine.shared_programs`).
 
   The function is (noise_key, data_key, state, clients, num_rounds) -> (state, events, diagnostics).
-  The first `num_rounds` rows of events and diagnostics are those of the rounds. The others are
-  zeros, and no events.
+  The first `num_rounds` rows of events and diagnostics are those of the rounds. The other rows are
+  zeros, and not events.
   """
 
   @shared
@@ -323,7 +326,7 @@ def block_of_at_most(
       return state, [rows.at[number].set(x) for rows, x in zip(carry[1], leaves, strict=True)]
 
     after, shapes = jax.eval_shape(one_round, state)
-    # The first round may widen it: momentum of bfloat16 parameters becomes float32.
+    # The first round may widen the state: momentum of bfloat16 parameters becomes float32.
     state = jax.tree.map(lambda x, y: x if x.dtype == y.dtype else x.astype(y.dtype), state, after)
     rows = [jnp.zeros((most, *x.shape), x.dtype) for x in shapes]
     state, rows = jax.lax.fori_loop(0, num_rounds, write_round, (state, rows))

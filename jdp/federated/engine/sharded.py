@@ -37,7 +37,7 @@ class ShardedClients:
   Attributes:
     shares: the data of every device's clients, with a leading axis of devices.
     clients_per_device: static. Client k lives on device k // clients_per_device.
-    num_clients: how many clients there are, static. What else fills the shares is padding.
+    num_clients: how many clients there are, static. The rest of the shares is padding.
   """
 
   shares: PyTree
@@ -50,7 +50,7 @@ class ShardedClients:
 
   @property
   def num_devices(self) -> int:
-    """Among how many devices the clients are dealt out, seen from outside of their programs."""
+    """How many devices hold the clients, asked outside the devices' programs."""
     return int(jax.tree.leaves(self.shares)[0].shape[0])
 
   def own(self, sample: Sample, device: jax.Array) -> Sample:
@@ -74,7 +74,7 @@ def client_data(data: PyTree, number: jax.Array) -> PyTree:
 
 
 def own_key(key: jax.Array, data: PyTree, number: jax.Array) -> jax.Array:
-  """A client's key of a round: the round's, with the client's identity folded in.
+  """A client's key of a round: the round's key, with the client's identity folded in.
 
   The identity stays when other clients come and go. Where the data has none, it is the row's
   number.
@@ -110,7 +110,7 @@ def num_clients(data: PyTree) -> int:
   """How many clients' data there are, however the data is held.
 
   Raises:
-    ValueError: if the arrays do not agree about it, or there is none.
+    ValueError: if the arrays do not agree about the number, or there is no array.
 
   >>> num_clients({"x": np.zeros((3, 2)), "y": np.zeros(3)})
   3
@@ -175,7 +175,7 @@ def shard(data: Arrays, mesh: Mesh) -> ShardedClients:
   firsts = [min(number * per_device, count) for number in range(num_shards + 1)]
   ranges = list(pairwise(firsts))
   share_of = _packed_share(data, ranges) if isinstance(data, PackedUsers) else partial(_share, data)
-  # Cached, as every leaf of a device's share asks for it.
+  # Cached, as it is asked for once for every leaf of a device's share.
   share = cache(lambda number: share_of(*ranges[number], per_device))
   sharding = NamedSharding(mesh, PartitionSpec(AXIS))
   here = next(iter(sharding.addressable_devices_indices_map((num_shards,)).values()))
@@ -206,7 +206,7 @@ def _packed_share(
 ) -> Callable[[int, int, int], PackedUsers]:
   """`_share` of packed users.
 
-  Every device's examples are padded to the number on the device that has most.
+  Every device's examples are padded to the largest number on any device.
   """
   starts, counts = np.asarray(data.starts), np.asarray(data.counts)
   ends = starts + counts

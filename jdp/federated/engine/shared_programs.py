@@ -1,26 +1,28 @@
-"""One compiled program for all functions that differ in numbers alone.
+"""One compiled program for all functions that differ only in numbers.
 
-The settings of a sweep differ in a noise multiplier, a clip norm or a rate. JAX writes such numbers
-into the program, so that each setting has a program of its own, and XLA compiles each. Here they
-become arguments, and settings that are computed in the same way share a program.
+The settings of a sweep differ in a noise multiplier, a clip norm or a rate. JAX writes these
+numbers into the program, so each setting has a program of its own, and XLA compiles every one. Here
+they become arguments, and settings that are computed in the same way share a program.
 
-**The rule.** A number becomes an argument by its type and its place, and by nothing of another
-setting: the bits of a result do not depend on what was computed before. Arguments are
+**The rule.** Whether a number becomes an argument depends on its type and its place, not on other
+settings: the bits of a result do not depend on what was computed before. Arguments are
 
-* scalars of floating point, but for 0, 1, -1 and what is not finite, which XLA simplifies by, and
-  for exponents: XLA has special code for some;
+* scalars of floating point, except 0, 1, -1 and non-finite numbers, by which XLA simplifies, and
+  except exponents, as XLA has special code for some;
 * arrays of floating point, and keys;
 * arrays of other types that are longer than the constants of a cipher;
-* words that others are compared with: the probabilities of draws.
+* words that other words are compared with: the probabilities of draws.
 
 Other scalars are never arguments: shifts, masks and counts stay what they are. An argument has the
-bits of the number, and its type. A division by it is a product with its inverse, as XLA divides by
-a constant. XLA does not compute with an argument beforehand, so last bits can differ from those of
-`jax.jit`. The compiled functions of JAX and of `jdp.random` keep the constants that they have.
+bits of the number, and its type. A division by it becomes a product with its inverse, which is how
+XLA divides by a constant. XLA does not compute with an argument beforehand, so last bits can differ
+from those of `jax.jit`. The compiled functions of JAX and of `jdp.random` keep the constants that
+they have.
 
-**What is shared.** Two programs are one if all is the same that is left: the equations, their types
+**What is shared.** Two programs are one if all that is left is the same: the equations, their types
 and their parameters. Functions among the parameters are the same if they are one object. Programs
-within programs count in the same way. Those that this module does not know keep all their numbers.
+within programs count in the same way. Inner programs of equations that this module does not know
+keep all their numbers.
 """
 
 import functools
@@ -45,23 +47,23 @@ from jdp.numerics.compensated import float64
 
 PyTree = Any
 
-# Their functions have constants of their own: coefficients, and units in the last place.
+# Functions of these libraries keep their own constants: coefficients, and units in the last place.
 _LIBRARIES = tuple(os.path.dirname(str(library.__file__)) + os.sep for library in (jax, random))
-_KEPT_WORDS = 4  # A row of ChaCha's state: its constants and how it is turned.
+_KEPT_WORDS = 4  # a row of ChaCha's state: its constants, or its rotations
 _COMPARISONS = (lt_p, eq_p)
-_MOST_PROGRAMS = 32  # Each holds a compiled program.
+_MOST_PROGRAMS = 32  # each entry holds a compiled program
 _MOST_TRACES = 8  # of one function: shapes of arguments, devices
 
 
 def shared(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-  """`jax.jit`, with one program for all functions that differ in numbers alone.
+  """`jax.jit`, with one program for all functions that differ only in numbers.
 
   Results are those of `jax.jit` up to the last bits, and do not depend on what else was computed.
-  A function with side effects, or that is called while JAX traces, has `jax.jit`'s own program. So
-  have all functions on JAX 0.7.
+  A function with side effects, or one called while JAX traces, has `jax.jit`'s own program. So does
+  every function on JAX 0.7.
 
   Args:
-    function: arrays, in any pytrees, by position -> arrays.
+    function: takes arrays, in any pytrees, by position, and returns arrays.
 
   >>> def scaled(factor):
   ...   return shared(lambda x: factor * x)
@@ -77,7 +79,8 @@ def shared(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
       return alone(*args)
     traced = alone.trace(*args)
-    # JAX traces once for arguments of one kind, and keeps the trace for as long as this does.
+    # JAX traces once for arguments of one kind. `bound` keeps the trace alive, so its id stays
+    # valid.
     if id(traced.jaxpr) not in bound:
       bound[id(traced.jaxpr)] = traced.jaxpr, _bound(traced)
       if len(bound) > _MOST_TRACES:
@@ -95,7 +98,8 @@ def _bound(traced: Any) -> Callable[[list[Any]], PyTree] | None:
   lifted = _Lifting().of_trace(traced.jaxpr)
   program = _compiled(lifted.program, _places(lifted.values), traced.fun_name)
   numbers, arrays = _packed(lifted.values)
-  # Its `out_info` would not do: events with shapes for numbers have another structure.
+  # `out_tree`, as `out_info` would not do: events that hold shapes instead of numbers have another
+  # structure.
   structure = traced.out_tree
   return lambda leaves: jax.tree.unflatten(structure, program(numbers, arrays, *leaves))
 
@@ -124,7 +128,7 @@ _lock = threading.Lock()
 def _compiled(
   program: ClosedJaxpr, places: tuple[Hashable, ...], name: str
 ) -> Callable[..., list[jax.Array]]:
-  """(packed numbers, arrays, *inputs) -> outputs, by the compiled program that is the same."""
+  """(packed numbers, arrays, *inputs) -> outputs, by the compiled program that they share."""
   key = program_name(program), places
 
   def run(numbers, arrays, *inputs):
@@ -151,7 +155,7 @@ def _places(values: Sequence[Any]) -> tuple[Hashable, ...]:
 
 
 def _packed(values: Sequence[Any]) -> tuple[list[np.ndarray], list[Any]]:
-  """Numbers as two arrays, which are passed faster than many, and the arrays.
+  """The numbers as two arrays, which are passed faster than many arguments, and the arrays.
 
   Without JAX's x64 mode, no float64 can be an argument: numbers of 64 bits are passed as words.
   """
@@ -191,7 +195,7 @@ def _is_key(value: Any) -> bool:
 
 def _on_device(array: Any) -> Any:
   if _is_key(array):
-    return jax.random.key_data(array)  # A key itself would count as used by the first call.
+    return jax.random.key_data(array)  # the key itself would count as used after the first call
   if jax.process_count() > 1 or isinstance(array, jax.Array):
     return array
   with float64(array.dtype.itemsize > 4):
@@ -206,7 +210,7 @@ class _Lifted(NamedTuple):
 
   Attributes:
     program: it takes the values after its own inputs.
-    values: the numbers' and the arrays'.
+    values: the values of the numbers and of the arrays.
   """
 
   program: ClosedJaxpr
@@ -214,7 +218,7 @@ class _Lifted(NamedTuple):
 
 
 class _Lifting:
-  """Makes numbers to arguments, in a program and in those within it."""
+  """Turns numbers into arguments, in a program and in those within it."""
 
   def __init__(self):
     self._done: dict[tuple[int, ...], _Lifted] = {}
@@ -230,7 +234,7 @@ class _Lifting:
     return self.lifted(ClosedJaxpr(code, []))
 
   def lifted(self, program: ClosedJaxpr) -> _Lifted:
-    """The program with its numbers as arguments; one object for one object."""
+    """The program with its numbers as arguments. The same object in gives the same object out."""
     identity = (id(program.jaxpr), *map(id, program.consts))
     found = self._done.get(identity)
     if found is None:
@@ -297,7 +301,7 @@ class _Lifting:
     return eqn.replace(invars=operands, params={**eqn.params, **params})
 
   def _as_jit(self, eqn: Any, program: ClosedJaxpr) -> Any:
-    """A call with rules to differentiate or map it, as a plain one: nobody does any more."""
+    """A call that has rules to differentiate or map it, as a plain call: that is over by now."""
     like, inputs, outputs = self._plain_jit.params, len(eqn.invars), len(eqn.outvars)
     params = {
       name: value * (outputs if name.startswith("out_") else inputs)
@@ -324,13 +328,13 @@ def _multiplying(eqn: Any, product: Any) -> Any:
 
 
 def _of_library(code: Jaxpr | ClosedJaxpr) -> bool:
-  """Whether it is the program of a compiled function of JAX or of `jdp.random`."""
+  """Whether the program is a compiled function of JAX or of `jdp.random`."""
   where = str(getattr(code.debug_info, "func_src_info", ""))
   return any(library in where for library in _LIBRARIES)
 
 
 def _becomes_argument(value: Any) -> bool:
-  """The rule of this module."""
+  """Whether the module's rule makes the value an argument."""
   if value is None:
     return False
   if _is_key(value):
@@ -345,7 +349,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-  """A constant as NumPy's array. One of JAX's stays where it is, unless it is short."""
+  """A constant as a NumPy array. A JAX array stays where it is, unless it is short."""
   if isinstance(value, jax.Array) and (_is_key(value) or value.nbytes > 4 * _KEPT_WORDS):
     return value
   return np.asarray(value)
@@ -356,7 +360,7 @@ def _last(program: ClosedJaxpr, count: int) -> list[Var]:
 
 
 # What the programs in an equation take: primitive -> (parameters that hold them, how operands and
-# parameters change by the programs with further inputs, and what these are given).
+# parameters change when the programs get further inputs, and what these inputs are given).
 
 
 def _of_jit(eqn, programs, added, plain):

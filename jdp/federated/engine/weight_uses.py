@@ -1,9 +1,9 @@
 """Where a loss multiplies data by its parameters, found in the loss's program (its jaxpr).
 
 A program names every use of a parameter, so none is missed. A use is either a known product of data
-and a matrix of weights, or the parameter is differentiated like any other number. On their way to a
-product, parameters may be reshaped, transposed and joined. They may be used in jitted parts, in
-parts that are computed again for the gradient, and in all steps of a scan.
+and a matrix of weights, or else its parameter is differentiated like any other number. On their way
+to a product, parameters may be reshaped, transposed and joined. They may be used in jitted parts,
+in parts that are computed again for the gradient, and in all steps of a scan.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ class Block(NamedTuple):
   """The place of a parameter within the matrix that data is multiplied by.
 
   Attributes:
-    rows: of that matrix.
-    columns: of that matrix.
+    rows: its rows of that matrix.
+    columns: its columns of that matrix.
     turned: whether the parameter lies there transposed.
     shape: (a, b), the parameter's as a matrix that is not transposed.
   """
@@ -56,7 +56,7 @@ class Use(NamedTuple):
     data: which of the equation's operands is the data.
     factors: (data, derivative by the equation's result) -> the gradient's factors.
     blocks: the parameters within the weights, by number.
-    num_rows: of the factors.
+    num_rows: the number of rows of the factors.
     looks_up: whether the data are numbers of rows, as in an embedding.
     unfolds: whether the factors are made of more than the data and the derivative.
     output: the shape and type of the result.
@@ -72,11 +72,11 @@ class Use(NamedTuple):
 
 
 class Inner(NamedTuple):
-  """A part of the program that has uses: one that is called, or the step of a scan.
+  """A part of the program that has uses: a called program, or the step of a scan.
 
   Attributes:
-    plan: of the part.
-    length: how often it is run, in a scan. None: it is called.
+    plan: the part's plan.
+    length: the number of steps, in a scan. None: the part is called once.
   """
 
   plan: Plan
@@ -87,8 +87,8 @@ class _View(NamedTuple):
   """Parameters after reshaping, transposing and joining.
 
   Attributes:
-    entries: where each entry lies in all parameters one after the other. -1: in none.
-    leaves: the numbers of the parameters in it.
+    entries: each entry's place in the concatenation of all parameters. -1: in none.
+    leaves: the numbers of the parameters in the view.
   """
 
   entries: np.ndarray
@@ -111,7 +111,7 @@ class Uses(NamedTuple):
   Attributes:
     plan: the known products, of the parameters that are not `direct`.
     direct: the parameters that are to be differentiated like any other number, with the reason.
-    multiplied: those whose factors are to be multiplied for each client, with the reason.
+    multiplied: the parameters whose factors are to be multiplied for each client, with the reason.
   """
 
   plan: Plan
@@ -124,13 +124,13 @@ def uses_of_parameters(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]) -> Uses:
 
   Factors have r rows of a and of b numbers, for a gradient [a, b]. They are chosen if r (a + b) is
   less than a b. Then they take less memory than the gradient, and their Gram matrices take fewer
-  multiplications than to make it. In an embedding, a counts as 1.
+  multiplications than making the gradient. In an embedding, a counts as 1.
 
-  Gradients of convolutions are made from their factors too: one by one, XLA computes them slowly.
+  Gradients of convolutions are made from their factors too: XLA computes them slowly one by one.
 
   Args:
     jaxpr: the loss's program. Its first inputs are the parameters.
-    shapes: of the parameters.
+    shapes: the parameters' shapes.
   """
   offsets = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
   reasons = {i: "not a matrix" for i, shape in enumerate(shapes) if len(shape) < 2 or 0 in shape}
@@ -141,7 +141,7 @@ def uses_of_parameters(jaxpr: Jaxpr, shapes: Sequence[tuple[int, ...]]) -> Uses:
     ]
     others: dict[int, str] = {}
     plan = _walk(jaxpr, views, offsets, others)
-    if not others:  # All uses are known, and so is what they cost.
+    if not others:  # All uses are known, and so is their cost.
       dear = _not_smaller(plan, {i for i, view in enumerate(views) if view is not None})
       known = [use for use, _ in all_uses(plan)]
       unfolded = {leaf for use in known if use.unfolds for leaf in use.blocks}
@@ -157,7 +157,7 @@ def _walk(
 ) -> Plan:
   """The plan of a program whose first inputs are views.
 
-  Adds the parameters that it uses in any other way to `others`, with the reason.
+  Adds the parameters that the program uses in any other way to `others`, with the reason.
   """
   known = dict(zip(jaxpr.invars, views, strict=False))
   plan: Plan = {}
@@ -181,7 +181,7 @@ def _walk(
     if name in _RULES and sum(map(bool, operands)) == 1:
       part = _use(eqn, operands, offsets)
     elif (program := program_inside(eqn)) is not None:
-      # A scan's carry and the parts of its inputs are other values in every step.
+      # A scan's carry and its slices of inputs differ from step to step.
       kept = operands[: scan_counts(eqn.params)[0]] if name == "scan" else operands
       refuse(operands[len(kept) :], "a scan takes it apart or changes it")
       inner = _walk(getattr(program, "jaxpr", program), kept, offsets, others)
@@ -195,7 +195,7 @@ def _walk(
 
 
 def _changed_view(eqn: Any, operands: Sequence[_View | None]) -> _View | None:
-  """The view after an equation that moves entries, and leaves them as they are. Else None."""
+  """The view after an equation that only moves entries. Else None."""
   name, result = eqn.primitive.name, eqn.outvars[0].aval
   if not jnp.issubdtype(result.dtype, jnp.floating):
     return None
@@ -239,7 +239,7 @@ def _use(eqn: Any, operands: Sequence[_View | None], offsets: np.ndarray) -> Use
 
 
 def _block(matrix: np.ndarray, first: int, end: int) -> Block | None:
-  """The block of a matrix of indices that has all from `first` to `end` in order, or None."""
+  """The block of a matrix of indices that holds `first` to `end` in order, or None."""
   inside = (matrix >= first) & (matrix < end)
   rows, columns = (_slice(np.flatnonzero(inside.any(axis))) for axis in (1, 0))
   block = matrix[rows, columns]
@@ -270,12 +270,12 @@ def _not_smaller(plan: Plan, leaves: set[int]) -> dict[int, str]:
 
 
 class Rows(NamedTuple):
-  """The rows of a parameter's factors, of all its uses.
+  """The rows of a parameter's factors, over all its uses.
 
   Attributes:
-    number: of rows.
+    number: the number of rows.
     width: how many numbers a row has in both factors.
-    shape: of the parameter's matrix, in its first use.
+    shape: the shape of the parameter's matrix in its first use.
     several_shapes: whether it is used as matrices of several shapes.
   """
 
@@ -349,14 +349,14 @@ def _gather(eqn: Any, which: int, index: np.ndarray) -> _Product | None:
   def factors(x, derivative):
     words, right = x.reshape(-1).astype(jnp.int32), derivative.reshape(-1, index.shape[1])
     known = jnp.clip(words, 0, len(index) - 1)
-    # A number of no row has no derivative, unless it stands for the nearest.
+    # A number beyond the rows has no derivative, unless it is clipped to the nearest row.
     return Factors(known, right if clips else jnp.where((known == words)[:, None], right, 0.0))
 
   return _Product(1, index, factors, looks_up=True)
 
 
 def _convolution(eqn: Any, which: int, index: np.ndarray) -> _Product | None:
-  """Convolutions: the data are all patches, as long as the kernel has weights for an output."""
+  """Convolutions: the data are all patches. Each has the length of one output's kernel."""
   params = eqn.params
   if which != 1 or params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
     return None

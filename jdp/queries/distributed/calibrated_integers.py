@@ -1,12 +1,12 @@
 """Sums of integers whose noise survivors calibrate, for simulations of large cohorts.
 
-Shares are Skellam noise, and sums of Skellam noise are Skellam noise. So all noise of a round is
-drawn at once, from the exact distribution of its sum. `jdp.federated.masked_round` does the same
+Shares are Skellam noise, and sums of Skellam noise are Skellam noise. So all noise of a round can
+be drawn at once, from the exact distribution of its sum. `jdp.federated.masked_round` does the same
 message by message, under secure aggregation.
 
-Variances are whole multiples of a unit: a power of two in a share. The numbers of units are
-integers, which no rounding touches. What a client adds at a calibration is rounded down, so the
-event states what there is.
+Variances are whole multiples of a unit, and a share has 2^k units. The numbers of units are
+integers, which are exact. A client's calibration is rounded down to units, so the event states the
+actual variance.
 """
 
 import math
@@ -28,7 +28,7 @@ from jdp.queries.distributed.noise_schemes import Counts
 from jdp.random import marked
 from jdp.random.discrete import skellam
 
-_FINEST = 12  # A unit is at least 2^-12 of a share: calibrations lack 2^-12 of the noise at most.
+_FINEST = 12  # A unit is at least 2^-12 of a share: calibrations lack at most 2^-12 of the noise.
 _LEAST, _MOST = 1e-6, 4.5e7  # the variances that `skellam` draws
 _DIGIT = 4  # bits of a digit of the number of units
 
@@ -40,12 +40,12 @@ class IntegerSum(NamedTuple):
     num_calibrations: how often survivors are asked again after their report.
     init: record -> the state before the first round.
     encode: (key, state, record, weight) -> int32 [d]. A client's clipped vector as integers,
-      *without noise*. Zero where the weight is 0.
+      *without noise*. Zero if the weight is 0.
     noise: (key, counts) -> int32 [d]. All noise of the clients together, as `finalize` adds it.
     event: (counts) -> `SkellamSum`. It holds against the server and whoever sees less.
     finalize: (key, state, total, counts) -> (result, event, state). `total` is the sum of the
-      encoded vectors, and the noise of the key is added. Below the floor the result is zero, and
-      the round is abandoned.
+      encoded vectors. The noise is drawn from the key and added. Below the floor the result is
+      zero, and the round is abandoned.
   """
 
   num_calibrations: int
@@ -80,8 +80,8 @@ def distributed_integers(
 
   Let m of n clients report. Each then adds the variance that is missing divided by m, rounded down
   to a unit. If fewer answer, the next calibration asks for what is still missing. So a sum has at
-  least 1 - 2^-12 of the planned variance if all answer the last one (more of it is lost where a
-  share is below 0.004 in units of the grid: no draw has a variance below 1e-6).
+  least 1 - 2^-12 of the planned variance if all answer the last one (it lacks more if a share is
+  below 0.004 in units of the grid, as no draw has a variance below 1e-6).
 
   A round in which fewer than `min_clients` are left at any stage is abandoned. No sum has opened by
   then, and it costs nothing.
@@ -89,17 +89,17 @@ def distributed_integers(
   Args:
     record: one record or its shapes, such as the model's parameters.
     clip_norm: C > 0.
-    stddev: sigma > 0, on each coordinate of the sum, if nobody is lost.
+    stddev: sigma > 0, the noise on each coordinate of the sum if nobody is lost.
     num_clients: n, below 2^19. The number of clients announced.
-    num_calibrations: how often survivors are asked. 0: what is lost stays missing.
+    num_calibrations: how often survivors are asked. 0: lost noise stays missing.
     min_clients: the floor. At least 1.
     modulus_bits: b in [2, 31].
     max_wrap_probability: as for `discrete_sum`.
     max_sum_norm: as for `discrete_sum`.
 
   Raises:
-    ValueError: if an argument is out of range, or no grid has so little wrapping. Also if a share
-      of noise has a variance below 1e-6 in units of the grid.
+    ValueError: if an argument is out of range, or every grid wraps with a higher probability. Also
+      if a share of noise has a variance below 1e-6 in units of the grid.
 
   >>> query = distributed_integers(jnp.zeros(3), 1.0, 0.5, num_clients=4, min_clients=2)
   >>> state, counts = query.init(jnp.zeros(3)), jnp.array([4, 3, 3])
@@ -125,8 +125,8 @@ def distributed_integers(
   units, unit = 2**finest, math.ldexp(share, -finest)
 
   def filled(counts):
-    """The number of units of noise that arrived, of as many as were planned at most."""
-    counts = jax.lax.cummin(counts)  # nobody answers who was not asked
+    """The number of units of noise that arrived, out of the number planned."""
+    counts = jax.lax.cummin(counts)  # only those who were asked answer
     missing = units * counts[0]
     total = units * counts[1]
     missing -= total
@@ -163,8 +163,8 @@ def _units_of_noise(
 ) -> jax.Array:
   """Skellam noise of variance number * unit, int32 [dim], for a number of at most `most`.
 
-  Each digit of the number is so many draws of its own variance. All digits beyond the last variance
-  that a table holds count as one.
+  A digit with the value k is k draws of the variance of its place. All digits beyond the last
+  variance that a table holds are taken as one digit.
   """
   total = vary_like(jnp.zeros(dim, jnp.int32), key, number)
   for place in range(0, most.bit_length(), _DIGIT):

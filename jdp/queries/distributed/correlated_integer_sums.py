@@ -1,6 +1,6 @@
 """Sums of integers whose noise the clients add, correlated over the rounds of a run.
 
-Each of n clients keeps noise of its own, as the server of a `correlated_gaussian_sum` would. In
+Each of n clients keeps noise of its own, as the server of a `correlated_gaussian_sum` does. In
 round t its row is, in units of the grid,
 
     w_t = y_t + rounding of -(c_1 w_{t-1} + c_2 w_{t-2} + ...),
@@ -8,24 +8,24 @@ round t its row is, in units of the grid,
 with y_t a discrete Gaussian variable and C the strategy. The rounding is random, by a discrete
 Gaussian distribution about the fraction (`jdp.random.rounding`). So w_t is a discrete Gaussian
 variable about the fraction, and the rows of all clients add up to noise like that of one server,
-whatever fractions the clients had. Rounding to the *nearest* integer would show them: on a coarse
-lattice the parity of a sum tells of earlier noise.
+whatever fractions the clients had. Rounding to the *nearest* integer would reveal the fractions: on
+a coarse lattice the parity of a sum tells something about earlier noise.
 
-**Clients that miss rounds.** A client makes its row in every round, also in one that it misses.
-What it could not add it owes, and adds to its next report. So the loss is per round: at most
-`max_dropout` of the n clients may miss a round, whether they return or not. A round that more of
-them miss is abandoned: no sum opens, and all of them owe their rows.
+**Clients that miss rounds.** A client makes its row in every round, also in one that it misses. It
+owes the rows that it could not add, and adds them to its next report. So the loss is per round: at
+most `max_dropout` of the n clients may miss a round, whether they return or not. A round that more
+clients miss is abandoned: no sum opens, and all clients owe their rows.
 
 **Removal of what is not needed** (after arXiv 2209.12528). Rows suffice for the largest tolerated
-loss. Let f be the fewest clients that reported in any round so far. y_t has a part that n clients
-need, and five parts of 1, 2, 4, 8 and 16 units of variance, each from a seed of its own. Once the
-server has said f, each client names the seeds of the parts that its row can do without. The server
-takes them off, and the client goes on as if they had never been in its row. Whoever reports and
-names nothing leaves more noise than needed.
+loss. Let f be the fewest clients that reported in any round so far. y_t is made of a part that n
+clients need, and five parts of 1, 2, 4, 8 and 16 units of variance, each from a seed of its own.
+Once the server has said f, each client names the seeds of the parts that its row can do without.
+The server takes them off, and the client goes on as if they had never been in its row. Whoever
+reports and names nothing leaves more noise than needed.
 
 The statements are proved in `docs/theory/correlated_noise.md`: what sums of such rows hide (4.6),
-with losses and named seeds (4.7). In arXiv 2410.16161 clients hand correlated noise on to those of
-the next round, by secret sharing. Here each keeps its own.
+with losses and named seeds (4.7). In arXiv 2410.16161 clients pass correlated noise on to the
+clients of the next round, by secret sharing. Here each client keeps its own noise.
 """
 
 import dataclasses
@@ -72,18 +72,19 @@ class CorrelatedIntegers(NamedTuple):
     grid: what the integers are.
     plan: the event of the first round.
     least_clients: how many must report.
-    stddevs: float64 [n - least_clients + 1]. The standard deviation of what a client's row has and
-      no earlier one, in units of the result, by how many clients were missing at most.
+    stddevs: float64 [n - least_clients + 1]. The standard deviation of the part of a client's row
+      that is in no earlier row, in units of the result. The index is the most clients that were
+      missing so far.
     init: record -> the state before the first round.
     public: state -> the state without what must stay secret.
     encode: (key, state, record, weight) -> int32 [d]. A client's clipped vector as integers,
-      *without noise*. Zero where the weight is 0. The rotation is the same in all rounds, as noise
-      would not cancel otherwise.
+      *without noise*. Zero if the weight is 0. The rotation is the same in all rounds, as otherwise
+      noise would not cancel.
     make: (key, step, noise) -> the `ClientNoise` of a client that has made its row of the round,
-      with all parts. A report is the encoded vector plus what is `owed` then.
+      with all parts. A report is the encoded vector plus `owed` of this `ClientNoise`.
     trim: (key, step, fewest, noise) -> (int32 [d], `ClientNoise`). The parts that the row can do
-      without, whose seeds follow from the same key, and the noise without them. The server takes
-      them off what it received. Whoever has reported owes nothing any more.
+      without (their seeds follow from the same key), and the noise without them. The server
+      subtracts these parts from what it received. A client that has reported owes nothing any more.
     finalize: (key, state, total, present) -> (result, event, state). `total` is the sum of the
       encoded vectors of those who reported. The noise of all clients is made and added here.
       `present` is bool [2, n]: who reported, and who named its seeds. The result is zero in an
@@ -138,24 +139,26 @@ def correlated_integers(
   Args:
     record: one record or its shapes, such as the model's parameters.
     clip_norm: bound on the L2 norm of a record.
-    noise_multiplier: z > 0, of all noise, over S. The privacy of the run is that of z over the
-      sensitivity.
+    noise_multiplier: z > 0, the multiplier of all noise, relative to S. The run's privacy follows
+      from z divided by the sensitivity.
     strategy: C. Toeplitz, with coefficients >= 0 and few bands, such as `banded_toeplitz`. It is
-      scaled to a diagonal of 1, and rounded to whole 64ths: `CorrelatedIntegers.strategy` says to
-      what.
+      scaled to a diagonal of 1, and rounded to whole 64ths: `CorrelatedIntegers.strategy` is the
+      result.
     num_clients: n, below 2^19. All of them add noise in every round, whoever has a record there.
     max_dropout: the largest share of the clients that may miss a round. In [0, 1).
-    min_separation: of the rounds of one user; neighbouring rounds are 1 apart.
-    max_participations: of one user. None: as many as fit.
+    min_separation: the least distance between two rounds of one user; neighbouring rounds are 1
+      apart.
+    max_participations: the most rounds of one user. None: as many as fit.
     modulus_bits: b in [2, 31]. The bits for each coordinate.
     max_wrap_probability: as for `discrete_sum`, in a round in which nobody owes anything.
     max_sum_norm: as for `discrete_sum`.
 
   Raises:
     TypeError: if the strategy is not Toeplitz.
-    ValueError: if an argument is out of range, or a coefficient is negative. Also if no grid has so
-      little wrapping, or is fine enough for the noise, or rows could grow beyond 32 bits. Also if
-      the sums of all rounds have more than 1.4e8 coordinates together (Statement 4.6).
+    ValueError: if an argument is out of range, or a coefficient is negative. Also if every grid
+      wraps with a higher probability or is too coarse for the noise, or if rows could grow beyond
+      32 bits. Also if the sums of all rounds have more than 1.4e8 coordinates together (Statement
+      4.6).
 
   >>> from jdp.matrix_factorization import banded_toeplitz
   >>> query = correlated_integers(
@@ -204,7 +207,7 @@ def correlated_integers(
     del record
     return CorrelatedIntegersState(jnp.int32(0), jnp.int32(num_clients), rows.init())
 
-  # The rotation is that of the first round throughout.
+  # All rounds use the rotation of the first round.
   def encode(key, state, record, weight):
     del state
     return jnp.where(weight > 0, code.encode(key, first_state(record), record), 0)
@@ -252,7 +255,7 @@ def on_lattice(strategy: Strategy) -> ToeplitzStrategy:
 
   Raises:
     TypeError: if it is not Toeplitz.
-    ValueError: if a coefficient is negative: what is lost of others' rows might then cost privacy.
+    ValueError: if a coefficient is negative: losing parts of others' rows might then cost privacy.
 
   >>> from jdp.matrix_factorization import square_root_toeplitz
   >>> on_lattice(square_root_toeplitz(8, bands=3)).coefficients[:4].tolist()
@@ -284,6 +287,7 @@ def _planned(
     needed = code.grid.spacing * math.sqrt(variance) * widest
     if needed <= stddev:
       return code, variance
+    # More noise makes a coarser grid, which needs more noise: repeat until both agree.
     stddev = 1.001 * needed
   raise ValueError(
     f"Expected a grid whose noise leaves room in {planned['modulus_bits']} bits, got none; raise "

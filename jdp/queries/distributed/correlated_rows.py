@@ -18,14 +18,14 @@ from jdp.random.rounding import DENOMINATOR, FARTHEST, VARIANCE, gaussian_roundi
 
 LATTICE = 6.0  # the variance that the proof takes from each row, in units of the grid
 _MOST_PARTS = 5
-_NEGLIGIBLE = 2.0**-53  # of a log-likelihood: less than a float64 resolves
+_NEGLIGIBLE = 2.0**-53  # in a log-likelihood: less than float64 resolves
 
 
 class ClientNoise(NamedTuple):
   """What a client keeps between rounds. Secret like a key.
 
   Attributes:
-    rows: int32 [bands - 1, d], its latest rows. That of round t is in place t modulo bands - 1.
+    rows: int32 [bands - 1, d], its latest rows. The row of round t is in place t modulo bands - 1.
     owed: int32 [d], the sum of the rows that it has not reported.
   """
 
@@ -37,9 +37,10 @@ class Parts(NamedTuple):
   """What a row is made of, in units of the grid.
 
   Attributes:
-    base: the variance of the part that is always there, without that of rounding.
-    further: variances of parts, each twice the one before.
-    levels: int32, which of them are needed, as binary digits, by how many clients were missing.
+    base: the variance of the part that is always there, without the variance of rounding.
+    further: the variances of the further parts, each twice the one before.
+    levels: int32, indexed by how many clients were missing. The binary digits say which further
+      parts are needed.
   """
 
   base: float
@@ -48,18 +49,19 @@ class Parts(NamedTuple):
 
   @property
   def all(self) -> int:
-    """The level that needs all parts."""
+    """The level in which all parts are needed."""
     return 2 ** len(self.further) - 1
 
   @property
   def variances(self) -> np.ndarray:
-    """The variance of a row that is not in earlier ones, for each of `levels`."""
+    """The variance of the part of a row that is not in earlier rows, for each of `levels`."""
     unit = self.further[0] if self.further else 0.0
     return self.base + VARIANCE + unit * self.levels
 
 
 def _parts_of(variance: float, num_clients: int, least: int) -> Parts:
-  """Parts by which any number of clients from `least` on has the variance."""
+  """Parts with which the rows of any `least` or more clients add up to at least the variance."""
+  # The margins exceed float64 rounding, so rows never have less variance than needed.
   share = variance / num_clients * (1 + 1e-12)
   needed = variance / np.arange(num_clients, least - 1, -1) * (1 + 1e-12)
   extra = needed[-1] - share
@@ -77,7 +79,7 @@ def _distance(parts: Parts, draws: int, sums: int) -> float:
   Args:
     parts: what a row is made of.
     draws: the number of all coordinates of all rows.
-    sums: the number of those of all sums.
+    sums: the number of all coordinates of all sums.
   """
   if not parts.base > 4 * VARIANCE:
     return math.inf
@@ -96,7 +98,7 @@ def _apart(variance: float) -> float:
 
 
 def _largest_fraction(strategy: ToeplitzStrategy, parts: Parts) -> float:
-  """The largest fraction of earlier rows, with every draw at its end.
+  """The largest possible fraction from earlier rows: every draw is at the end of its range.
 
   With C w = u, the draws of a row and of its rounding, the fraction is w - u, and w is C^-1 u.
   """
@@ -126,14 +128,14 @@ class Rows(NamedTuple):
     return ClientNoise(jnp.zeros(shape, jnp.int32), jnp.zeros(shape[::2], jnp.int32))
 
   def level(self, fewest: jax.Array) -> jax.Array:
-    """The parts that are needed if so many clients reported at least."""
+    """The parts that are needed if no opened round had fewer than `fewest` reports."""
     missing = jnp.clip(self.num_clients - fewest, 0, len(self.parts.levels) - 1)
     return jnp.asarray(self.parts.levels)[missing]
 
   def made(
     self, keys: jax.Array, step: jax.Array, noise: ClientNoise, levels: jax.Array
   ) -> ClientNoise:
-    """The noise of some clients with their rows of a round, of the parts of their levels."""
+    """Some clients' noise after they have made a round's rows, from the parts of their levels."""
     total = self._each(keys, _MOST_PARTS, self.parts.base)
     total += jax.vmap(gaussian_rounding)(
       _folded(keys, _MOST_PARTS + 1), self._fractions(step, noise)
@@ -162,7 +164,7 @@ class Rows(NamedTuple):
     return named, ClientNoise(rows, noise.owed - named)
 
   def _fractions(self, step: jax.Array, noise: ClientNoise) -> jax.Array:
-    """What earlier rows ask of the next one, int32 [n, d], in 64ths."""
+    """The term from earlier rows in the next row, int32 [n, d], in 64ths."""
     behind = self.strategy.bands - 1
     coefficients = np.round(DENOMINATOR * self.strategy.coefficients).astype(np.int32)
     lags = (step - 1 - np.arange(behind, dtype=np.int32)) % max(behind, 1) + 1
@@ -170,7 +172,7 @@ class Rows(NamedTuple):
     return jnp.sum(weights[None, :, None] * noise.rows, axis=1, dtype=jnp.int32)
 
   def _each(self, keys: jax.Array, number: int, variance: float) -> jax.Array:
-    """The part of that number of each client, int32 [n, d]."""
+    """The part with this number, for each client, int32 [n, d]."""
     stddev = math.sqrt(variance)
     return jax.vmap(lambda key: discrete_gaussian(key, stddev, (self.dim,)))(_folded(keys, number))
 
@@ -178,7 +180,7 @@ class Rows(NamedTuple):
 def rows_for(
   strategy: ToeplitzStrategy, variance: float, num_clients: int, least: int, dim: int
 ) -> Rows:
-  """Rows of which any `least` clients or more add up to the variance, in units of the grid.
+  """Rows that add up to the variance for any `least` or more clients, in units of the grid.
 
   Raises:
     ValueError: if the sums have too many coordinates in all, the grid is too coarse for the noise,

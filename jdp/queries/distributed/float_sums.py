@@ -7,13 +7,13 @@ calibration *inside* it, the sum opens once the last calibration has been added.
 state what remains against a coalition with clients that know, or leave out, their noise.
 
 The relation is zero-out (or replace-one) *with the client still adding its noise*. Under add/remove
-a removed client takes its share along, so neighbours differ in their variance too. At m = 100
-clients and 7,850 weights, that alone has a divergence of order 2 of 0.40 a round, whatever z. The
-accountant refuses that relation.
+a removed client takes its share along, so neighbours differ in the variance of their noise too. At
+m = 100 clients and 7,850 weights, this alone gives a Renyi divergence of order 2 of 0.40 a round,
+whatever z. The accountant refuses that relation.
 
 All guarantees are given who took part when: the numbers of clients at each stage are public. A
-client whose *vanishing* depends on its data (large clients are slower) reveals something by that.
-No noise on the sum hides it.
+client whose *vanishing* depends on its data (large clients are slower) reveals something by
+vanishing. No noise on the sum hides that.
 """
 
 from collections.abc import Callable
@@ -59,12 +59,13 @@ class DistributedSum(NamedTuple):
       vector with its noise, float32.
     calibrate: (key of its report, like, counts so far) -> noise. What a survivor adds when asked
       again.
-    noise: (key, like, counts) -> noise. All noise of the clients together, for simulations of large
+    noise: (key, like, counts) -> noise. The noise of all clients together, for simulations of large
       cohorts. It is drawn at once from its exact distribution (a sum of independent Gaussians is
       Gaussian).
     events: (counts, honest) -> `RoundEvents`. Honest counts default to the counts.
-    open: (key, total of the reports, counts) -> sum, float32. For a scheme that shows the server
-      this sum before the last noise. Secure aggregation must hand it over like this: dithered.
+    open: (key, total of the reports, counts) -> sum, float32. It is for a scheme that shows the
+      server this sum before the last noise. Secure aggregation must hand the sum over dithered, as
+      `open` does.
     finalize: (key, total, counts, honest) -> (result, `RoundEvents`). `total` is the sum of all
       that arrived. The result is dithered. Below the floor it is zero, and the round is abandoned.
       The events are marked by the key, so make it and those of the shares of one key.
@@ -91,13 +92,13 @@ def distributed_sum(
   Formal guarantee: that of one Gaussian sum with the *realised* multiplier, for each observer as
   the module says, under zero-out with the client still adding its noise. The standard deviations
   drawn and recorded are within a relative 5e-7 of the stated ones. Clients are trusted to add their
-  noise. The `honest` counts of `finalize` state what holds if only those do.
+  noise. The `honest` counts of `finalize` give the guarantee if only these clients do.
 
   In floating point, the total is dithered where it opens, by 1/16 of the standard deviation of all
   its noise. It costs what `gaussian_sum` says, with the observer's own standard deviation as the
   noise. A sum that the server sees *before* the last noise (`opens_at`: calibration outside secure
-  aggregation, excess noise) must go through `open`, which does the same. One thing is not counted:
-  each report was rounded to float32 before. That moves the total by up to 2^-24 of the sum of the
+  aggregation, excess noise) must go through `open`, which does the same. One effect is not counted:
+  each report was rounded to float32 before. This moves the total by up to 2^-24 of the sum of the
   reports' sizes. Integers have no such gap (`discrete_sum`).
 
   A round in which fewer than `min_clients` are left at any stage is abandoned, and its result is
@@ -153,7 +154,7 @@ def distributed_sum(
   def events(counts, honest=None):
     realised = scheme.realised(counts, counts if honest is None else honest)
     enough = counts >= min_clients
-    # The server has seen a sum if no stage up to the opening lacked clients.
+    # The server has seen a sum if every stage up to the opening had enough clients.
     opened = jnp.all(enough) if scheme.opens_at == -1 else enough[0] & enough[1]
     server = DistributedGaussianSum(clip_norm, planned * jnp.sqrt(realised.server), opened)
     return RoundEvents(
@@ -171,7 +172,7 @@ def distributed_sum(
     if scheme.central:
       total = add(total, scaled(normal_like(noise_key, rounded(total), jnp.float32(1))))
     made = events(counts, honest)
-    # The grid follows all noise there is, not that of the honest clients alone.
+    # The grid follows the noise of all clients, not only of the honest ones.
     opened = dither(shift_key, total, events(counts).model.stddev)
     result = jax.tree.map(lambda x: jnp.where(made.model.released, x, 0.0), opened)
     return result, RoundEvents(marked(made.server, key), marked(made.model, key))

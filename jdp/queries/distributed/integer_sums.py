@@ -10,10 +10,10 @@ beta. Here the bound holds *always*: after 8 failures (probability beta^8) a rec
 towards zero. So S is the sensitivity, exactly, because only integers are noised, added and
 released.
 
-Sums are modulo 2^b. They come out right unless a coordinate leaves [-g 2^(b-1), g 2^(b-1)).
-`Grid.wrap_probability` bounds the probability of that over rotation, rounding and noise. The bound
-holds for any n records whose sum is not longer than planned for. Wrapping costs accuracy, never
-privacy.
+Sums are modulo 2^b. They are correct unless a coordinate leaves [-g 2^(b-1), g 2^(b-1)).
+`Grid.wrap_probability` bounds the probability that one does, over rotation, rounding and noise. The
+bound holds for any n records whose sum is not longer than planned for. Wrapping costs accuracy,
+never privacy.
 """
 
 import math
@@ -39,7 +39,7 @@ from jdp.random.discrete import discrete_gaussian, skellam
 
 _BETA = 1e-10  # bound on the probability that a rounded record is longer than S
 _ATTEMPTS = 8
-_ROUNDING = 1e-5  # above the rounding of the float32 norm of 1e8 integers
+_ROUNDING = 1e-5  # exceeds the relative rounding error of a float32 norm of 1e8 integers
 
 
 class Grid(NamedTuple):
@@ -112,7 +112,7 @@ def discrete_sum(
   max_sum_norm: float | None = None,
   noise: str = "gaussian",
 ) -> SumQuery:
-  """The sum of vectors as by `gaussian_sum`, computed on integers with noise by the clients.
+  """The same sum of vectors as `gaussian_sum`, computed on integers with noise by the clients.
 
   Formal guarantee: that of its event, to whoever sees the sum, under zero-out or replace-one with
   the client still adding its noise. The event is the `DiscreteGaussianSum` or `SkellamSum` of *as
@@ -123,29 +123,30 @@ def discrete_sum(
   integers' norm is at most S whatever they do. It is checked on the integers, in float32 with a
   margin of 1e-5, which S includes. Draws have their distribution's probabilities to a relative
   2^-100, up to 17 standard deviations (statement 5.7 of `docs/theory/float_noise.md`). Weights are
-  0 (padding) or 1. Any other weight > 0 counts as 1. A record that holds NaN or infinity is a zero
-  vector, with its noise.
+  0 (padding) or 1. Any other weight > 0 counts as 1. A record that holds NaN or infinity counts as
+  a zero vector, with its noise.
 
   Args:
     record: one record or its shapes, such as the model's parameters.
     clip_norm: C > 0.
-    stddev: sigma > 0, on each coordinate of the sum of all num_clients.
+    stddev: sigma > 0, the noise on each coordinate of the sum of all num_clients.
     num_clients: n, the largest number of clients expected. Noise and grid are planned for it.
     modulus_bits: b in [2, 31]. The bits for each coordinate.
     max_wrap_probability: sets the grid. It is the finest for which `Grid.wrap_probability` is at
       most this.
-    max_sum_norm: the L2 norm of sums for which that is to hold. Public. Default: n C, the largest
-      possible. Records that do not all point one way have shorter sums. If less is enough, the grid
-      may be finer and S smaller.
-    noise: "gaussian" or "skellam" (whose shares add up to one distribution exactly).
+    max_sum_norm: the L2 norm up to which sums must keep that bound. Public. Default: n C, the
+      largest possible. Records that do not all point one way have shorter sums. If less is enough,
+      the grid may be finer and S smaller.
+    noise: "gaussian" or "skellam" (Skellam shares add up to a Skellam distribution exactly).
 
   Returns:
     A `SumQuery` on pytrees of this structure with a `DiscreteState`. The result is a float32 tree.
     `init` takes any record, because the state's first rotation is from a fixed public key.
 
   Raises:
-    ValueError: if an argument is out of range, or no grid has so little wrapping. Also if the
-      shares of noise are too small (below 1/2 of a grid's unit) or too large for exact draws.
+    ValueError: if an argument is out of range, or every grid wraps with a higher probability. Also
+      if the shares of noise are too small (below 1/2 of a grid's unit) or too large for exact
+      draws.
 
   >>> query = discrete_sum(jnp.zeros(3), 1.0, 0.01, num_clients=2)
   >>> state = query.init(jnp.zeros(3))
@@ -168,7 +169,8 @@ def discrete_sum(
       "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
       f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
-  # Making the table refuses a share that no table holds here, not in the first round.
+  # Make the table here, so that a share too large for any table is refused now and not in the first
+  # round.
   _ = (
     integer_distributions.discrete_gaussian(share_stddev)
     if noise == "gaussian"
@@ -197,14 +199,14 @@ def discrete_sum(
       event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares, rounded=True)
     return code.decode(state, total.integers), event, state._replace(step=state.step + 1)
 
-  # `noise` is that of floats, and only integers were noised.
+  # `noise` counts float noise only, and here only integers are noised.
   return SumQuery(first_state, preprocess, finalize, noise=0.0, takes_pairs=True)
 
 
 def encoding(
   record: Arrays, clip_norm: float, stddev: float, *, modulus_bits: int, **planned: Any
 ) -> Encoding:
-  """How records become integers, and sums of integers records.
+  """How records become integers, and sums of integers become records.
 
   Args:
     record: one record or its shapes.
@@ -266,11 +268,11 @@ def plan_grid(
     num_clients: n.
     modulus_bits: b. The bits for each coordinate.
     max_wrap_probability: the bound on `Grid.wrap_probability`.
-    max_sum_norm: the L2 norm of sums for which that is to hold. Default: n C.
+    max_sum_norm: the L2 norm up to which sums must keep that bound. Default: n C.
     noise: "gaussian" or "skellam".
 
   Raises:
-    ValueError: if an argument is out of range, or no grid has so little wrapping.
+    ValueError: if an argument is out of range, or every grid wraps with a higher probability.
 
   >>> grid = plan_grid(2**17, 1.0, 10.0, num_clients=10_000)
   >>> print(f"{grid.spacing:.5f} {grid.l2_norm * grid.spacing:.4f}")
@@ -297,7 +299,7 @@ def plan_grid(
       f"Expected a grid that wraps with probability <= {max_wrap_probability}, got none for "
       f"{num_clients} clients and {modulus_bits} bits; raise modulus_bits."
     )
-  # The bound falls with the spacing. The last factor exceeds the root's tolerance, so the bound
+  # The bound falls as the spacing grows. The last factor exceeds the root's tolerance, so the bound
   # holds.
   spacing = math.exp(
     scipy.optimize.brentq(
@@ -326,9 +328,9 @@ def rounded_norm(norm: float, dim: int) -> float:
 def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
   """Rounds x [d], float32 with |x| <= max_norm, to integers of an L2 norm of at most max_norm.
 
-  The result is int32 [d], each entry next to that of x. It is unbiased but for that bound on the
-  norm. In float32 the probabilities of rounding up are multiples of 2^-24. Where x is not finite,
-  the result is zero.
+  The result is int32 [d], each entry next to that of x. It is unbiased except for the effect of the
+  bound on the norm. In float32 the probabilities of rounding up are multiples of 2^-24. Where x is
+  not finite, the result is zero.
   """
   floor = jnp.floor(x)
 
@@ -350,7 +352,8 @@ def rounded(key: jax.Array, x: jax.Array, max_norm: float) -> jax.Array:
   _, integers = jax.lax.while_loop(
     lambda carry: (carry[0] < _ATTEMPTS) & too_long(carry[1]), again, start
   )
-  # Rounding towards zero makes no finite vector longer. What is still too long is not finite.
+  # Rounding towards zero makes no finite vector longer. A vector that is still too long is not
+  # finite.
   integers = jnp.where(too_long(integers), jnp.trunc(x), integers)
   return jnp.where(too_long(integers), np.float32(0), integers).astype(np.int32)
 

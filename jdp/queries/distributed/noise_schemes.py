@@ -1,9 +1,9 @@
-"""Who adds the noise of a distributed sum, and how much of it there is when clients vanish.
+"""Who adds the noise of a distributed sum, and how much noise is left when clients vanish.
 
 Each of n announced clients clips its vector to C and adds a share of the planned noise N(0, z^2
-C^2). Some vanish, and take their shares with them. A *scheme* says who adds what. It also says what
-noise a round ends up with, as a fraction v of the planned variance. The ledger holds the realised
-multiplier z sqrt(v).
+C^2). Some vanish, and take their shares with them. A *scheme* says who adds what. It also says how
+much noise a round ends up with, as a fraction v of the planned variance. The ledger holds the
+realised multiplier z sqrt(v).
 
 Let m clients report and a answer. The noise of the sum, against each of two observers, is then:
 
@@ -11,7 +11,7 @@ Let m clients report and a answer. The noise of the sum, against each of two obs
 | --- | --- | --- |
 | `uncalibrated` | v = m/n | v |
 | `calibrated(inside=True)` | v = m/n + a (1/m - 1/n) | v |
-| `calibrated(inside=False)` | the same v | m/n: it subtracts what reached it on its own |
+| `calibrated(inside=False)` | the same v | m/n: it subtracts the noise that came separately |
 | `excess` (at most t lost) | v = a / max(m, n - t) + (m - a) / (n - t) | v |
 | `central` | v = 1 | no protection: it sees the sum without noise |
 
@@ -54,8 +54,8 @@ class NoiseScheme(NamedTuple):
     opens_at: the stage at which the server first sees a sum. An index of the counts: 1 or the last.
     report: (key, like, n) -> noise. The noise of one client's report, float32, shaped as the tree
       `like`.
-    calibrate: (key, like, counts so far) -> noise. What a survivor adds when it is asked again. The
-      key is that of the client's report. The stage is folded in.
+    calibrate: (key, like, counts so far) -> noise. The noise that a survivor adds when asked again.
+      The key is the one of the client's report. The stage is folded in.
     central: whether the server adds noise of the whole planned variance, and the clients none.
     realised: (counts, honest counts) -> `Realised`. The variance of the honest clients' noise.
   """
@@ -69,7 +69,7 @@ class NoiseScheme(NamedTuple):
 
 
 def uncalibrated() -> NoiseScheme:
-  """Shares of variance 1/n that nothing replaces when they are lost.
+  """Shares of variance 1/n. Lost shares are not replaced.
 
   >>> float(uncalibrated().realised(jnp.array([10, 7]), jnp.array([10, 7])).server)
   0.699999988079071
@@ -81,9 +81,9 @@ def uncalibrated() -> NoiseScheme:
 def calibrated(num_calibrations: int = 1, *, inside: bool = True) -> NoiseScheme:
   """Shares of 1/n, then fresh noise by the survivors in place of what was lost (IEEE Access, 2021).
 
-  Let k clients be asked while a fraction v of the planned variance is there. Then each of them adds
-  the variance (1 - v) / k. The first time that is 1/m - 1/n for each of m. If a of the k answer,
-  the deficit 1 - v shrinks by the factor 1 - a / k.
+  Let k clients be asked while the sum has a fraction v of the planned variance. Then each of them
+  adds the variance (1 - v) / k. At the first calibration this is 1/m - 1/n for each of m. If a of
+  the k answer, the deficit 1 - v shrinks by the factor 1 - a / k.
 
   Args:
     num_calibrations: how often survivors are asked. At least 0.
@@ -125,15 +125,15 @@ def excess(max_dropout: float) -> NoiseScheme:
 
   Shares have the variance 1 / (n - t) with t = floor(n max_dropout). A share is a sum of
   independent components: one of 1/n, and one of 1 / ((n-k+1)(n-k)) for each k = 1, ..., t. When D
-  <= t clients are lost, each survivor names its components k > D (their seeds). The server
+  <= t clients are lost, each survivor names (the seeds of) its components k > D. The server
   subtracts them, so each share is then 1 / (n - D).
 
-  The noise that remains is independent of what was named, so it counts against the server as well.
+  The remaining noise is independent of the named components, so it protects against the server too.
   A client that vanishes before naming leaves noise that is not needed. Nobody's absence makes the
   noise smaller than planned, as long as D <= t.
 
-  A simulation draws t + 1 vectors a client. `DistributedSum.noise` draws one, from the distribution
-  of their sum.
+  A simulation draws t + 1 vectors per client. `DistributedSum.noise` draws one, from the
+  distribution of their sum.
 
   Args:
     max_dropout: the largest fraction of lost clients for which the noise suffices. In [0, 1).
@@ -175,7 +175,8 @@ def excess(max_dropout: float) -> NoiseScheme:
   def realised(counts, honest):
     reported, answered = jnp.asarray(honest[1:3], jnp.float32)
     least = _at_least_one(counts[0] - tolerated(counts[0]))
-    # Clients that answered keep the share of the real losses. The others left theirs untrimmed.
+    # Clients that answered keep the share that the real losses require. The others left their whole
+    # share.
     v = answered / jnp.maximum(_at_least_one(counts[1]), least) + (reported - answered) / least
     return Realised(v, v)
 
@@ -203,7 +204,7 @@ def central() -> NoiseScheme:
 
 
 def _variance_and_deficit(counts: Counts, honest: Counts) -> tuple[jax.Array, jax.Array]:
-  """(variance that the honest have added, deficit of all) after the stages counted."""
+  """(variance that honest clients have added, deficit of all clients) after the counted stages."""
   filled, deficit = jnp.float32(0), jnp.float32(1)
   for asked, answered, honestly in zip(counts[:-1], counts[1:], honest[1:], strict=True):
     filled += honestly.astype(jnp.float32) * deficit / _at_least_one(asked)
