@@ -1,7 +1,7 @@
 """The Adult data set of UCI: whether a person earns more than 50,000 dollars a year.
 
-Every scale and every list of categories here is that of the published description, `adult.names`.
-None is computed from the rows, which are the data to protect.
+All scales and lists of categories here are those of the published description, `adult.names`. None
+is computed from the rows, which are the data to protect.
 """
 
 import csv
@@ -51,7 +51,7 @@ def adult(data_dir: str | pathlib.Path) -> Dataset:
     People as features in [0, 1], and 1 for more than 50,000 dollars. The features are five numbers
     (age, years of education, capital gain on a logarithmic scale, capital loss, hours a week), and
     a place for each category of the seven other attributes. An unknown attribute is zeros. The
-    survey's weight is left out, and so is the education's name, which its years tell.
+    survey's weight is left out, and so is the education's name, as its years are a feature.
 
   Raises:
     FileNotFoundError: if a file is missing.
@@ -74,7 +74,7 @@ def _read(folder: pathlib.Path, name: str) -> Examples:
   rows = csv.reader(lines(path), skipinitialspace=True, strict=True)
   try:
     for row in rows:
-      # Blank lines, and the test file's first line, which says how it was made.
+      # Skips blank lines, and the test file's first line, which says how it was made.
       if not row or row[0].startswith("|"):
         continue
       if len(row) != _FIELDS:
@@ -82,7 +82,7 @@ def _read(folder: pathlib.Path, name: str) -> Examples:
       labels.append(_LABELS[row[-1].removesuffix(".")])
       features.append(_features(row, places))
   except (csv.Error, LookupError, ValueError) as error:
-    if str(error).startswith("Expected "):  # A file that is neither gzip nor text says so.
+    if str(error).startswith("Expected "):  # raised for a file that is not gzip'd or not text
       raise
     raise ValueError(
       f"Expected a row of the Adult data set in line {rows.line_num} of {path}, got another; fetch "

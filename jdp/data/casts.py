@@ -19,8 +19,8 @@ def whole_numbers(
   Args:
     name: what the numbers are, for the message.
     values: booleans, integers or floats, of any shape.
-    below: an upper bound, exclusive. None: what `dtype` holds.
-    dtype: of the result.
+    below: an upper bound, exclusive. None: all that `dtype` holds.
+    dtype: the type of the result.
 
   Raises:
     ValueError: if a value is not a real number, is negative or too large, or is not whole.
@@ -53,7 +53,7 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
   dtype('float32')
   """
   found = _real_numbers(name, values)
-  with np.errstate(over="ignore"):  # The overflow that it would warn of is refused below.
+  with np.errstate(over="ignore"):  # an overflow is refused below
     cast = found.astype(np.float32, copy=False)
   if not np.all(np.isfinite(cast)):
     raise ValueError(
@@ -69,7 +69,7 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def exact_numbers(name: str, values: ArrayLike) -> np.ndarray:
-  """Numbers in JAX's types: booleans as they are, integers as int32, floats as float32.
+  """Numbers in JAX's types: booleans stay, integers become int32, floats become float32.
 
   Floats are rounded.
 
@@ -91,9 +91,10 @@ def exact_numbers(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def _equal_integers(cast: np.ndarray, found: np.ndarray) -> bool:
-  """Whether floats equal these integers, also beyond 2^53.
+  """Whether floats equal these integers, even beyond 2^53.
 
-  NumPy compares the arrays in float64, which rounds integers beyond 2^53. Python compares those.
+  NumPy compares the arrays in float64, which rounds integers beyond 2^53. There Python's exact
+  comparison is used.
   """
   large = np.abs(cast) > 2.0**53
   exactly = zip(cast[large].tolist(), found[large].tolist(), strict=True)

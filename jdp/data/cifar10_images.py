@@ -19,8 +19,8 @@ def cifar10(data_dir: str | pathlib.Path) -> Dataset:
 
   Args:
     data_dir: the folder that holds `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`,
-      or a folder "cifar-10-batches-bin" with them. Of the training batches those are read that are
-      there, and the first must be.
+      or a folder "cifar-10-batches-bin" with them. The training batches that exist are read; the
+      first must exist.
 
   Returns:
     The images, float32 [32, 32, 3] in [0, 1].

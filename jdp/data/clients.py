@@ -19,9 +19,9 @@ class Examples(NamedTuple):
   """Labelled examples, or those of many users with one more leading axis.
 
   Attributes:
-    inputs: float32 [n, ...]. For text: words, int32 [n, unroll].
-    labels: of classes int32 [n]. For text: the words that follow, int32 [n, unroll]. For other
-      losses: arrays of any type, or a pytree of them, each of leading axis n.
+    inputs: float32 [n, ...]. Text has words, int32 [n, unroll].
+    labels: classes, int32 [n]. Text has the words that follow, int32 [n, unroll]. Other losses take
+      arrays of any type, or a pytree of them, each with leading axis n.
     mask: float32 [n], 1 for an example, 0 for padding.
   """
 
@@ -38,17 +38,17 @@ def examples(
 
   Args:
     inputs: real numbers [n, ...].
-    labels: of classes whole numbers [n], of any type. Of numbers any array [n, ...], or a pytree of
-      them.
+    labels: classes are whole numbers [n] of any type. Numbers are any array [n, ...], or a pytree
+      of arrays.
     num_classes: classes are below it. None: below 2^31.
-    label_kind: "classes"; "numbers" to predict by a regression, of which floats become float32,
-      whole numbers int32, and booleans stay; or "words": inputs and labels are words and those that
-      follow, whole numbers [n, unroll], which become int32.
+    label_kind: "classes"; "numbers", for a regression: floats become float32, whole numbers become
+      int32, and booleans stay; or "words": inputs are words and labels are the words that follow,
+      whole numbers [n, unroll], which become int32.
 
   Raises:
-    ValueError: if the numbers of inputs and labels differ, or labels have another shape. Also if a
-      number would change in float32 or int32, beyond rounding: a class that is not whole, an input
-      that is not finite.
+    ValueError: if the numbers of inputs and labels differ, or labels have another shape. Also if
+      float32 or int32 would change a number by more than rounding: a class that is not whole, an
+      input that is not finite.
 
   >>> examples(np.ones((2, 3)), np.array([0.0, 1.0])).labels
   array([0, 1], dtype=int32)
@@ -72,7 +72,7 @@ def examples(
 
 
 def _labels(labels: PyTree, num_classes: int | None, label_kind: str) -> PyTree:
-  """The labels as arrays, cast without a change of meaning."""
+  """The labels as arrays, cast so that they keep their meaning."""
   if label_kind == "classes":
     return whole_numbers("labels", take(AnyVector, "labels", labels), below=num_classes)
   if label_kind == "words":
@@ -81,7 +81,7 @@ def _labels(labels: PyTree, num_classes: int | None, label_kind: str) -> PyTree:
     raise ValueError(
       f"Expected num_classes without label_kind='numbers', got {num_classes}; leave it out."
     )
-  # A list of numbers is an array here, and no pytree.
+  # A list of numbers counts as an array here, not as a pytree.
   return jax.tree.map(
     lambda leaf: exact_numbers("labels", take(AnyRows, "labels", leaf)),
     labels,
@@ -100,16 +100,16 @@ def group(
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
-    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
-      examples, the first ones, and is padded to it. None: all users have the same number.
+    max_examples: a public bound, fixed without looking at the data. Each user keeps its first
+      `max_examples` examples, and is padded to that number. None: all users have the same number.
 
   Returns:
     `Examples` with leading axes [len(users), max_examples].
 
   Raises:
     ValueError: if there is no example, or a user has one that is not in the data. Also if the
-      data's parts differ in length, max_examples is not positive, or users differ in size without
-      it.
+      data's parts differ in length, max_examples is not positive, or users differ in size and it is
+      None.
 
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
   >>> group(data, [np.array([2]), np.array([0, 1])], max_examples=2).labels.tolist()
@@ -129,7 +129,7 @@ def group(
 
   def grouped(x):
     rows = np.asarray(x)[indices]
-    rows[mask == 0] = 0  # index 0 put another user's example there
+    rows[mask == 0] = 0  # padding's index 0 put another user's example there
     return rows
 
   inputs, labels = jax.tree.map(grouped, (data.inputs, data.labels))
@@ -142,8 +142,9 @@ def checked_users(
   """The numbers of each user's examples, int [n_user], checked: the first `max_examples` of them.
 
   Raises:
-    ValueError: if no user has an example, or no example has such a number. NumPy would take -1 for
-      the last example. Also if the data's parts differ in length, or max_examples is not positive.
+    ValueError: if no user has an example, or a number is not that of an example (NumPy would take
+      -1 for the last one). Also if the data's parts differ in length, or max_examples is not
+      positive.
   """
   if max_examples is not None:
     _validate.in_range(1, 2**31 - 1, max_examples=max_examples)
@@ -176,7 +177,7 @@ def partition_iid(
 ) -> list[np.ndarray]:
   """Users of equal size with random examples.
 
-  A remainder too small for a user is left out.
+  Examples left over, too few for another user, are left out.
 
   >>> users = partition_iid(np.random.default_rng(0), 10, 3)  # the tenth is left out
   >>> [len(user) for user in users], len(np.unique(users))
@@ -195,8 +196,8 @@ def partition_by_label(
   """Non-IID users of equal size, each with few labels.
 
   The examples are sorted by label and cut into shards, which are dealt out at random. Each user
-  gets `labels_per_user` shards, so about as many labels (McMahan et al., arXiv 1602.05629, Section
-  3).
+  gets `labels_per_user` shards, and so about that many labels (McMahan et al., arXiv 1602.05629,
+  Section 3).
 
   >>> labels = np.arange(100) % 10
   >>> users = partition_by_label(np.random.default_rng(0), labels, 20)
@@ -212,7 +213,7 @@ def partition_by_label(
     )
   shard = examples_per_user // labels_per_user
   num_shards = len(labels) // examples_per_user * labels_per_user
-  # A random order first: the stable sort by label keeps it within each label.
+  # A random order first: the stable sort keeps it within each label, so shards are random.
   by_label = np.argsort(rng.permutation(len(labels)), kind="stable")
   by_label = by_label[_sorted("labels", labels[by_label])][: num_shards * shard].reshape(
     num_shards, shard
@@ -227,14 +228,14 @@ def partition_dirichlet(
   """Non-IID users whose shares of each label follow a symmetric Dirichlet distribution.
 
   Each label's examples are dealt out by shares of their own (arXiv 1909.06335 draws a distribution
-  of labels for each user instead). So users differ in size too. A user may have no example, and is
-  left out then.
+  of labels for each user instead). So users also differ in size. A user without any example is left
+  out.
 
   Args:
     rng: deals the examples.
     labels: [n].
     num_users: from 1 to 10^7.
-    concentration: > 0. Small: a label is at few users. Large: users are alike.
+    concentration: > 0. Small: few users have a given label. Large: users are alike.
 
   >>> users = partition_dirichlet(np.random.default_rng(0), np.arange(100) % 5, 4, 0.5)
   >>> len(users), sum(map(len, users))
@@ -260,12 +261,12 @@ def partition_by_group(groups: AnyVector, *, num_examples: int | None = None) ->
 
   Args:
     groups: the group of each example, [n].
-    num_examples: of the data. Give it where the groups come from another file than the examples:
-      beyond the last group, examples would be left out in silence. None: not compared.
+    num_examples: the number of examples. Give it if the groups come from another file than the
+      examples: examples beyond the last group would be left out silently. None: not compared.
 
   Raises:
-    ValueError: if there is no example, or a group is NaN, which is not a user's. Also if there is
-      not one group for each example.
+    ValueError: if there is no example, or a group is NaN, which names no user. Also if there is not
+      one group for each example.
 
   >>> partition_by_group(np.array(["ann", "bob", "ann"]), num_examples=3)
   [array([0, 2]), array([1])]
@@ -283,7 +284,7 @@ def partition_by_group(groups: AnyVector, *, num_examples: int | None = None) ->
 
 
 def _sorted(name: str, values: np.ndarray) -> np.ndarray:
-  """The order of the values, int [n]. Equal ones keep theirs."""
+  """The order that sorts the values, int [n]. Equal values keep their order."""
   try:
     return np.argsort(values, kind="stable")
   except TypeError:

@@ -45,7 +45,7 @@ def digits() -> Dataset:
   >>> data.train.inputs.shape, data.test.inputs.shape
   ((1437, 8, 8), (360, 8, 8))
   """
-  # The file alone: to import scikit-learn takes seconds.
+  # Reads the file alone: importing scikit-learn takes seconds.
   package = importlib.util.find_spec("sklearn")
   if package is None:
     install = _distribution.install("experiments")
@@ -53,6 +53,7 @@ def digits() -> Dataset:
   path = pathlib.Path(str(package.origin)).parent / "datasets/data/digits.csv.gz"
   table = np.loadtxt(path, delimiter=",")
   images, labels = table[:, :-1].reshape(-1, 8, 8) / 16.0, table[:, -1].astype(int)
+  # Every fifth image: deterministic, and a public rule that looks at no value.
   is_test = np.arange(len(labels)) % 5 == 0
   train, test = (examples(images[part], labels[part], 10) for part in (~is_test, is_test))
   return Dataset(train, test, 10)
@@ -70,7 +71,7 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
   Raises:
     FileNotFoundError: if a file is missing. The message says which, and where it belongs.
     ValueError: if a file is not in IDX format, a label is not a digit, or the files disagree in
-      length or shape. Also unless there is one writer, a whole number, for each training image.
+      length or shape. Also if there is not one writer, a whole number, for each training image.
   """
   folder = pathlib.Path(data_dir)
   if os.path.isdir(folder / "mnist"):
@@ -89,8 +90,8 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
 def read_idx(path: pathlib.Path) -> np.ndarray:
   """The array of unsigned bytes in an IDX file, gzip'd if its name ends in .gz.
 
-  No more is read than the header announces, and of a gzip'd file no more than
-  `jdp.data.files.size_limit`.
+  It reads no more than the header announces, and no more than `jdp.data.files.size_limit` of a
+  gzip'd file.
 
   Raises:
     ValueError: if the file is not such a file, or holds less or more than its header says.
@@ -109,6 +110,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
       )
     shape = np.frombuffer(sizes, ">u4").tolist()
     expected = math.prod(shape)
+    # One byte more than expected, so that surplus bytes are noticed.
     data = file.read(min(expected, size_limit(path)) + 1)
   if len(data) != expected:
     got = f"{len(data)} or more" if len(data) > expected else f"{len(data)}"

@@ -1,4 +1,4 @@
-"""Files of data, read within a limit, or refused by a sentence that quotes nothing of them."""
+"""Files of data, read within a limit. Error messages quote nothing of their content."""
 
 import gzip
 import io
@@ -13,7 +13,7 @@ import numpy as np
 from jdp import _files
 
 _COMPRESSED = (".gz", ".npz")
-_LARGEST_RATIO = 32  # Text and images become 2 to 10 times smaller, zeros 1,000 times.
+_LARGEST_RATIO = 32  # text and images compress 2 to 10 times, zeros 1,000 times
 _ALWAYS_ALLOWED = 2**26
 _CHUNK = 2**17
 
@@ -25,7 +25,7 @@ def first_file(candidates: Sequence[pathlib.Path], missing: str) -> pathlib.Path
     FileNotFoundError: if none is; `missing` is the message.
   """
   for path in candidates:
-    if os.path.isfile(path):  # False also for names that are too long, where pathlib may raise.
+    if os.path.isfile(path):  # also False for names that are too long, for which pathlib may raise
       return path
   raise FileNotFoundError(missing)
 
@@ -33,7 +33,7 @@ def first_file(candidates: Sequence[pathlib.Path], missing: str) -> pathlib.Path
 def size_limit(path: pathlib.Path) -> int:
   """How many bytes of data may be read from a file.
 
-  If it is compressed, 32 for each byte of the file, and always 64 MiB. Otherwise what it has.
+  If the file is compressed: 32 for each of its bytes, but at least 64 MiB. Otherwise its size.
   """
   size = path.stat().st_size
   return max(_ALWAYS_ALLOWED, _LARGEST_RATIO * size) if path.suffix in _COMPRESSED else size
@@ -68,11 +68,11 @@ class _Decompressed(io.RawIOBase):
     return True
 
   def readinto(self, buffer: Any) -> int:
-    """Reads at most a chunk, whatever the buffer holds."""
+    """Reads at most a chunk, even if the buffer is larger."""
     try:
       count = self._data.readinto(memoryview(buffer)[:_CHUNK])
     except (OSError, EOFError, zlib.error):
-      # The causes quote bytes of the file, or a checksum of them.
+      # `from None`, as the causes quote bytes of the file, or a checksum of them.
       raise ValueError(
         f"Expected a whole gzip file in {self._path}, got one that is damaged or cut short after "
         f"{self._num_read} bytes of data; fetch it again."

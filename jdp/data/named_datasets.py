@@ -1,4 +1,4 @@
-"""Labelled data sets by name, and one's own as arrays in a file."""
+"""Labelled data sets by name, and your own as arrays in a file."""
 
 import pathlib
 
@@ -30,10 +30,10 @@ def load(
     `mnist_writer_ids.npz` lies beside them, the writers are the groups.
   * "cifar10": `data_batch_1.bin` to `data_batch_5.bin`, and `test_batch.bin`.
   * "adult": `adult.data` and `adult.test`, as UCI has them, gzip'd or not.
-  * "arrays": an npz file of one's own, such as `numpy.savez` writes. It holds `inputs`, real
-    numbers [n, ...], and `labels`, whole numbers [n]; likewise `test_inputs` and `test_labels`, of
-    other people than the users or of public data; and `users` [n], numbers or strings, which say
-    whose each example is. Without `users` there are none.
+  * "arrays": an npz file of your own, such as `numpy.savez` writes. It holds `inputs`, real numbers
+    [n, ...], and `labels`, whole numbers [n]; also `test_inputs` and `test_labels`, from people who
+    are not users or from public data; and `users` [n], numbers or strings, the user of each
+    example. Without `users` there are no users.
 
   Args:
     name: one of these.
@@ -69,9 +69,9 @@ def load(
 
 @checked
 def arrays(path: str | pathlib.Path) -> Dataset:
-  """A data set of one's own, from an npz file that holds the arrays that `load` names.
+  """Your own data set, from an npz file with the arrays that `load` names.
 
-  The number of classes is one more than the largest label of all, and is taken as public.
+  The number of classes is the largest label of all plus one, and is taken as public.
 
   Raises:
     FileNotFoundError: if there is no such file.

@@ -31,10 +31,10 @@ class PackedUsers:
     starts: int32 [users], where each user begins.
     counts: int32 [users], how many examples each user has.
     width: how many examples a user is padded to, static. It shapes every program, so it is public.
-    identities: two words for each user, uint32 [users] each, of which the user's keys are made.
-      They stay the same when other users come and go. Empty: a user's row takes their place. Then a
-      neighbour is a data set where one user's examples are gone but its row is kept.
-    declared: whether `width` was declared (`max_examples`), static. Else it is the size of the
+    identities: two words for each user, uint32 [users] each, from which the user's keys are made.
+      They stay the same when other users come and go. Empty: a user's row number takes their place.
+      Then a neighbour is a data set where one user's examples are gone but its row is kept.
+    declared: whether `width` was declared (`max_examples`), static. Otherwise it is the size of the
       largest user, which the guarantee takes as public.
   """
 
@@ -74,16 +74,16 @@ def pack(
   Args:
     data: n examples.
     users: for each user, the numbers of its examples, int [n_user].
-    names: a name for each user, a string or a number, of which its identity is made. None: its row
-      takes the place.
-    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
-      examples, the first ones, and is padded to it. None: all, padded to the largest user, whose
-      size the guarantee then takes as public.
+    names: a name for each user, a string or a number, from which its identity is made. None: the
+      user's row number takes its place.
+    max_examples: a public bound, fixed without looking at the data. Each user keeps its first
+      `max_examples` examples, and is padded to that number. None: all are kept, padded to the
+      largest user, whose size the guarantee then takes as public.
 
   Raises:
     ValueError: if there is no example, or a user has one that is not in the data. Also if all
-      together are too many for int32, the data's parts differ in length, or there is not one name
-      for each user. Also if max_examples is not positive.
+      examples together are too many for int32, the data's parts differ in length, or there is not
+      one name for each user. Also if max_examples is not positive.
 
   >>> from jdp.data import examples
   >>> data = examples(np.arange(3.0)[:, None], np.array([0, 1, 2]))
@@ -99,7 +99,8 @@ def pack(
   )
   order = np.concatenate(users)
 
-  # `width` rows at the end keep the last user's slice in place: JAX would shift one that overruns.
+  # `width` rows at the end keep the last user's slice in place: JAX would shift a slice that
+  # overruns.
   def padded(x):
     x = np.asarray(x)
     return np.concatenate([x[order], np.zeros((width, *x.shape[1:]), x.dtype)])

@@ -1,7 +1,7 @@
 """Phishing URLs as features in [0, 1]: hashed words of the path and the query.
 
-No URL is ever opened. Scheme and host are left out. In public lists the harmless URLs come from few
-hosts, which a model would learn by heart.
+No URL is ever opened. Scheme and host are left out. In public lists, harmless URLs come from few
+hosts, which a model would memorise.
 """
 
 import csv
@@ -27,7 +27,7 @@ _URL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
   """A data set of labelled URLs, 1 for phishing.
 
-  A fifth of the hosts is for the test. No host is on both sides.
+  A fifth of the hosts is the test set. No host is on both sides.
 
   Args:
     path: a CSV file, gzip'd if its name ends in .gz. It has a column "url", and a column "label"
@@ -37,8 +37,8 @@ def phishing(path: str | pathlib.Path, num_features: int = 1000) -> Dataset:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if the file is not such a CSV, a column is missing, or a label is another. Also if
-      all hosts are on one side.
+    ValueError: if the file is not such a CSV, a column is missing, or there is another label. Also
+      if all hosts are on one side.
   """
   urls, labels = read_urls(_csv_file(pathlib.Path(path)))
   is_test = np.array([zlib.crc32(split_url(url)[0].encode()) % 5 == 0 for url in urls])
@@ -62,7 +62,7 @@ def read_urls(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
       raise _another_file(path, "other columns in line 1")
     for row in rows:
       label = row.get("label", row.get("status"))
-      # None stands for fields that are missing, and is the key of those beyond the last column.
+      # `csv` gives missing fields the value None, and fields beyond the last column the key None.
       if label not in _LABELS or None in (*row, *row.values()):
         raise _another_file(path, f"another label or number of fields in line {rows.line_num}")
       urls.append(row["url"])
@@ -82,7 +82,7 @@ def _another_file(path: pathlib.Path, got: str) -> ValueError:
 
 @checked
 def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
-  """The features of URLs, as bits: what their paths and queries are made of.
+  """The features of URLs, as bits: the parts of their paths and queries.
 
   The first feature is always 1, an intercept. The other features are hashes (CRC-32) of:
 
@@ -126,7 +126,7 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def _hashed_words(url: str) -> Iterator[str]:
-  """What `url_features` hashes: words, lengths and depth, each with its part of the URL."""
+  """The strings that `url_features` hashes: words, lengths and depth, each with its URL part."""
   _, path, query = split_url(url)
   for name, part in (("path", path), ("query", query)):
     for word in re.findall(r"[a-z]+|[0-9]+", part):

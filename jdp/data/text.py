@@ -47,8 +47,8 @@ def read_users(path: str | pathlib.Path) -> list[UserText]:
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a line is not of this form, or a user has several. A gzip'd file is refused if it
-      is damaged, or holds more than `jdp.data.files.size_limit`.
+    ValueError: if a line is not of this form, or a user has several lines. A gzip'd file is refused
+      if it is damaged, or holds more than `jdp.data.files.size_limit`.
 
   >>> import tempfile
   >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def _parsed_user(line: str, place: str) -> UserText:
       and isinstance(text, list)
       and all(isinstance(part, str) for part in text)
     )
-  except (ValueError, TypeError, KeyError, RecursionError):  # no JSON, another form, too deep
+  except (ValueError, TypeError, KeyError, RecursionError):  # no JSON, another form, nested too deeply
     valid = False
   if not valid:
     raise ValueError(
@@ -96,11 +96,11 @@ def _parsed_user(line: str, place: str) -> UserText:
 def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
   """The docstrings and comments of Python modules, as the texts of users.
 
-  They are public text that every machine has.
+  This is public text that every machine has.
 
   Args:
-    folder: the modules in it and its folders are the users, in order of their names. Tests and
-      installed packages are left out. None: the standard library.
+    folder: the modules in it and in its subfolders are the users, in order of their names. Tests
+      and installed packages are left out. None: the standard library.
 
   Raises:
     ValueError: if there is no module with text.
@@ -126,9 +126,9 @@ def python_modules(folder: str | pathlib.Path | None = None) -> list[UserText]:
 
 
 def _statements(module: ast.AST) -> Iterator[ast.AST]:
-  """The module and what it is made of in the order of `ast.walk`, without what holds no docstring.
+  """The module and its parts in the order of `ast.walk`, without parts that hold no docstring.
 
-  Most of a module are expressions, which take most of the time of a walk.
+  Most of a module is expressions, and walking them would take most of the time.
   """
   queue = collections.deque([module])
   while queue:
@@ -143,7 +143,7 @@ def _prose(path: pathlib.Path) -> Iterator[str]:
   try:
     nodes = [node for node in _statements(ast.parse(source)) if isinstance(node, _DOCUMENTED)]
   except (SyntaxError, ValueError, RecursionError, MemoryError):
-    return  # written for another version of Python, too deep for the parser, or no text at all
+    return  # written for another version of Python, too deep for the parser, or not text
   for docstring in filter(None, map(ast.get_docstring, nodes)):
     yield from docstring.split("\n\n")
   yield from (
@@ -160,15 +160,15 @@ def text_users(
   unroll: int = 10,
   equal: bool = True,
 ) -> PackedUsers:
-  """Users' texts as sequences of words, an example each; see `sequences`.
+  """Users' texts as sequences of words. Each sequence is an example; see `sequences`.
 
   Args:
     vocabulary: public.
     users: the utterances of each user.
-    tokens_per_user: how many tokens of a user are kept, the first ones. A multiple of `unroll`.
-    unroll: tokens of a sequence.
+    tokens_per_user: how many of a user's first tokens are kept. A multiple of `unroll`.
+    unroll: the number of tokens of a sequence.
     equal: whether users who have fewer tokens are left out (arXiv 1710.06963, Appendix B). If
-      False, all are kept. Then weigh them by their number of sequences
+      False, all users are kept. Then weigh them by their number of sequences
       (`jdp.federated.weight_by_examples`).
 
   Returns:
@@ -203,14 +203,14 @@ def text_source(
 ) -> UsersOnDisk:
   """Users' texts on disk as sequences of words; for users in memory see `text_users`.
 
-  All users are kept, also those who have fewer tokens or none. So weigh them by their number of
+  All users are kept, also those with fewer tokens or none. So weigh them by their number of
   sequences (`jdp.federated.weight_by_examples`).
 
   Args:
     vocabulary: public.
-    users: each a `UserText`, such as of `jdp.data.stackoverflow`.
-    tokens_per_user: how many tokens of a user are kept, the first ones. A multiple of `unroll`.
-    unroll: tokens of a sequence.
+    users: each is a `UserText`, such as those of `jdp.data.stackoverflow`.
+    tokens_per_user: how many of a user's first tokens are kept. A multiple of `unroll`.
+    unroll: the number of tokens of a sequence.
 
   Returns:
     The same users, each as (words, words that follow), int32 [sequences, unroll]. A user has at
@@ -250,14 +250,14 @@ def sequences(
   """Utterances as sequences of words and the words that follow them.
 
   An utterance w_1 .. w_n is n + 1 tokens: w_1 follows BOS, w_2 follows w_1, and EOS follows w_n.
-  The tokens of all utterances in a row are cut into sequences of `unroll`. The last sequence is
+  The concatenated tokens of all utterances are cut into sequences of `unroll`. The last sequence is
   padded with the label BOS, which never follows a word and does not count.
 
   Args:
     vocabulary: a word that is not in it is UNK.
     texts: utterances, in order.
-    unroll: tokens of a sequence.
-    max_tokens: only the first so many tokens are kept. None: all.
+    unroll: the number of tokens of a sequence.
+    max_tokens: only the first `max_tokens` tokens are kept. None: all are.
 
   Returns:
     `Examples` with inputs and labels int32 [n, unroll].
@@ -295,5 +295,5 @@ def _concatenated(parts: Sequence[Examples]) -> Examples:
 
 
 def _consecutive(counts: Sequence[int]) -> list[np.ndarray]:
-  """The numbers 0, 1, ... dealt out in order: so many to each part."""
+  """The numbers 0, 1, ... dealt out in order: `counts[i]` of them to part i."""
   return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])

@@ -1,4 +1,4 @@
-"""Users' data from the forms that it comes in: arrays, pairs, tables."""
+"""Users' data from its usual forms: arrays, pairs, tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -26,15 +26,15 @@ def clients_from_arrays(
   Args:
     inputs: real numbers [n, ...].
     labels: classes [n], or numbers (`jdp.data.examples`).
-    users: whose each example is, [n]: numbers or strings.
+    users: the user of each example, [n], numbers or strings.
     num_classes: classes are below it. None: below 2^31.
     label_kind: "classes", or "numbers" for a regression.
-    max_examples: a public bound on a user's examples, of which the first are kept
-      (`jdp.data.pack`). None: all, and the largest user's size counts as public.
+    max_examples: a public bound on a user's examples; the first ones are kept (`jdp.data.pack`).
+      None: all are kept, and the largest user's size counts as public.
 
   Returns:
     The users in the order of their names, of unequal sizes, without padding between them. Their
-    identities are made of their names.
+    identities are made from their names.
 
   Raises:
     ValueError: if there is no example, if the lengths differ, or a number is refused
@@ -66,9 +66,9 @@ def clients_from_pairs(
   names: Sequence[object] | None = None,
   max_examples: int | None = None,
 ) -> PackedUsers:
-  """Users from one (inputs, labels) for each of them, in this order.
+  """Users from one pair (inputs, labels) for each user, in this order.
 
-  A user may have no example, such as ([], []). It is one of the population, and adds nothing to a
+  A user may have no example, such as ([], []). It counts in the population, and adds nothing to a
   sum. `num_classes` and `label_kind` are those of `jdp.data.examples`, `names` and `max_examples`
   those of `jdp.data.pack`.
 
@@ -87,7 +87,7 @@ def clients_from_pairs(
   if not any(len(user.mask) for user in users):
     raise ValueError("Expected at least one user with an example in pairs, got none.")
   ends = np.cumsum([len(user.mask) for user in users])
-  # Those without examples say neither a shape nor a type.
+  # Users without examples have neither a shape nor a type.
   data = _joined([user for user in users if len(user.mask)])
   numbers = np.split(np.arange(ends[-1]), ends[:-1])
   return pack(data, numbers, names=names, max_examples=max_examples)
@@ -109,7 +109,7 @@ def clients_from_table(
   Args:
     table: anything whose columns are `table[name]`: a pandas data frame, a table of `datasets`, a
       dict of arrays.
-    user: the column that says whose the example is.
+    user: the column with each example's user.
     label: the column of classes or numbers to predict.
     inputs: one column of arrays, or the names of several columns of numbers.
     num_classes: classes are below it. None: below 2^31.
@@ -127,7 +127,7 @@ def clients_from_table(
 
   def column(name: str) -> np.ndarray:
     missing = f"Expected a column {name!r} in the table, got none of that name."
-    # A table of `datasets` reads a column later, and then says that it has none.
+    # A table of `datasets` reads columns lazily, so a missing one would only fail later.
     names = getattr(table, "column_names", None)
     if names is not None and name not in names:
       raise ValueError(missing)

@@ -44,7 +44,7 @@ class Vocabulary:
   """A fixed list of words, public.
 
   Attributes:
-    words: the most frequent first. Word i has the number i + 3, after UNK, BOS and EOS.
+    words: the words, the most frequent first. Word i has the number i + 3, after UNK, BOS and EOS.
 
   >>> vocabulary = Vocabulary(("the", "cat"))
   >>> len(vocabulary), vocabulary.encode("The cat sat."), vocabulary.decode([3, 4, 0])
@@ -72,7 +72,7 @@ class Vocabulary:
     """The words with these numbers, and spaces between them.
 
     Raises:
-      ValueError: if a number is none of a word.
+      ValueError: if a number is not that of a word.
     """
     every, chosen = (*SPECIAL, *self.words), tuple(numbers)
     for number in chosen:
@@ -84,8 +84,8 @@ class Vocabulary:
 def public_vocabulary(texts: Iterable[str], size: int) -> Vocabulary:
   """The `size` most frequent words of public texts, or all of them if there are fewer.
 
-  Formal guarantee: none. The texts must be public: a rare word in the list says that somebody wrote
-  it.
+  Formal guarantee: none. The texts must be public: a rare word in the list reveals that somebody
+  wrote it.
 
   Args:
     texts: any strings.
@@ -123,8 +123,8 @@ def private_vocabulary(
   for `jdp.queries.gaussian_sum`.
 
   Args:
-    key: of the noise; consumed. Use it once. Take it from `jdp.random.secure_key`: otherwise the
-      event is marked.
+    key: key of the noise; consumed. Use it once. Take it from `jdp.random.secure_key`: otherwise
+      the event is marked.
     users: the texts of each user, any strings.
     candidates: words from public sources. Repetitions are ignored.
     size: how many words the vocabulary has, at most as many as there are candidates.
@@ -164,7 +164,7 @@ def private_vocabulary(
 
 @checked
 def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
-  """The event of a `private_vocabulary` that is yet to be drawn, for planning.
+  """The event of a `private_vocabulary` not yet drawn, for planning.
 
   It depends on nobody's words.
 
@@ -179,7 +179,7 @@ def vocabulary_event(*, words_per_user: int, noise_multiplier: float) -> Round:
 def _bound_and_noise(words_per_user: int, noise_multiplier: float) -> tuple[float, float]:
   """The clip norm sqrt(L) of a user's vector, and the noise's standard deviation z sqrt(L)."""
   _validate.in_range(1, 2**31 - 1, words_per_user=words_per_user)
-  # What a Gaussian sum takes for its noise in float32, or no noise.
+  # The range that a Gaussian sum accepts for its noise in float32, or no noise.
   if noise_multiplier != 0:
     _validate.in_range(1e-20, 1e20, noise_multiplier=noise_multiplier)
   clip_norm = math.sqrt(words_per_user)

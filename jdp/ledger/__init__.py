@@ -1,7 +1,7 @@
 """The privacy ledger: what was done, as a value and as a durable file.
 
 A `Ledger` is an immutable sequence of events, run-length encoded. It knows nothing of epsilons:
-`jdp.accounting` reads it afterwards. It does know what speaks against them, such as noise whose key
+`jdp.accounting` reads it afterwards. It does know reasons to doubt them, such as noise whose key
 was not secret (`Ledger.caveats`).
 
 A `DurableLedger` is a file that grows. A run appends each round's events to it *before* the round's
@@ -11,10 +11,10 @@ result is used for anything that leaves the process. The file has these properti
   rolled back.
 * It takes the same round of the same run only once.
 * It has one writer at a time.
-* Its lines are a chain with an end. So a file that lost a line is refused when it is read, and one
-  that lost its last lines is not taken for that of a finished run (`LedgerFile.remarks`).
+* Its lines are a chain with an end. So a file that lost a line is refused when it is read, and a
+  file that lost its last lines is not taken for a finished run (`LedgerFile.remarks`).
 
-Both classes refuse an event whose number says that events before it are missing.
+Both classes refuse an event if its number shows that earlier events are missing.
 """
 
 from jdp.ledger.durable import DurableLedger

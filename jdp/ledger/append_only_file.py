@@ -1,4 +1,4 @@
-"""A file that grows by whole pieces, each on disk before its writer goes on."""
+"""A file that grows by whole pieces. Each is on disk before the writer goes on."""
 
 import contextlib
 import fcntl
@@ -11,9 +11,9 @@ from jdp._files import open_regular
 class AppendOnlyFile:
   """A file that grows at its end, with one writer.
 
-  Its writer knows how much of it counts. What lies beyond, a failed write has left there. The lock
-  (flock) is held until the file is closed or the process ends. A child process inherits it, and is
-  no writer: it cannot know what its parent adds.
+  Its writer knows how much of it counts. Anything beyond that was left by a failed write. The lock
+  (flock) is held until the file is closed or the process ends. A child process inherits the lock,
+  but may not write: it cannot know what its parent adds.
 
   Args:
     path: The file. It is made if missing.
@@ -45,10 +45,10 @@ class AppendOnlyFile:
       ) from None
 
   def check(self) -> None:
-    """Refuses another process, and a file that its path no longer leads to.
+    """Refuses calls from another process, and a file that is no longer at its path.
 
     Raises:
-      OSError: if the file was removed, or another has its place. Also in a child of the process
+      OSError: if the file was removed, or another took its place. Also in a child of the process
         that opened it.
     """
     if os.getpid() != self._process:
@@ -69,8 +69,8 @@ class AppendOnlyFile:
   def append(self, data: bytes, *, size: int) -> None:
     """Writes after the first `size` bytes, which count, and returns when all is on disk.
 
-    If that fails, the file is cut to `size` bytes again. If even that fails, the next call does it
-    first.
+    If that fails, the file is cut to `size` bytes again. If even that fails, the next call cuts the
+    file first.
 
     Raises:
       OSError: if it fails. Also if the file was removed, replaced or shortened.

@@ -31,7 +31,7 @@ class LedgerMark(NamedTuple):
 
   Attributes:
     last_round: the last round that it held; -1 if there was none.
-    link: its last line's link in hexadecimal digits, which stands for all lines up to there.
+    link: the link of its last line, in hexadecimal digits. It stands for all lines up to that one.
   """
 
   last_round: int
@@ -39,13 +39,13 @@ class LedgerMark(NamedTuple):
 
 
 class _End(NamedTuple):
-  """Where what counts of a file ends. It is replaced as a whole, when that is on disk.
+  """Where the valid part of a file ends. It is replaced as a whole once a write is on disk.
 
   Attributes:
-    size: in bytes.
-    link: of the last line.
-    num_rounds: how many rounds there are.
-    counts: how many events of each type against each observer they have.
+    size: the size of the valid part in bytes.
+    link: the link of the last line.
+    num_rounds: how many rounds it holds.
+    counts: how many events of each type and observer these rounds have.
     closed: whether the last line is the end record.
   """
 
@@ -65,10 +65,10 @@ class DurableLedger:
   same keys) without counting them twice. The file is locked (flock) until it is closed or the
   process ends. Several threads may append. A child process that was forked may not.
 
-  The lines are a chain (`jdp.ledger.file_format`), and `finish` closes it. So nothing can be taken
-  out of the file unnoticed but rounds at its end, before `finish`. Whoever keeps a `mark` notices
-  that too (`expected`). None of this stops somebody who writes a whole new file and replaces the
-  mark; with a key, nobody but its holders can do that.
+  The lines are a chain (`jdp.ledger.file_format`), and `finish` closes it. So only rounds at the
+  end of the file can be removed unnoticed, before `finish`. Whoever keeps a `mark` notices that too
+  (`expected`). None of this stops somebody who writes a whole new file and replaces the mark. With
+  a key, only its holders can do that.
 
   Args:
     path: The file. It is made if missing, and repaired if its last line is torn.
@@ -76,12 +76,12 @@ class DurableLedger:
     prior: What was released about the same records before the run's first round. It is on disk when
       this returns.
     key: At least 16 secret bytes, if the links are to be message authentication codes.
-    key_exposed: Whether the noise of the whole run is from a key that is not secret, such as one of
-      a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
-    identity: Tells runs apart, such as by their noise keys: what `Ledger.runs` holds. Runs of equal
+    key_exposed: Whether the noise of the whole run comes from a key that is not secret, such as one
+      made from a seed. The file's first line says so, and all rounds are marked (`Ledger.caveats`).
+    identity: Tells runs apart, such as by their noise keys. `Ledger.runs` holds it. Runs of equal
       identity draw the same samples, so their ledgers are not added.
-    expected: What an earlier `mark` of the file was, if one was kept. A file that does not go on
-      from there is refused, and left as it is.
+    expected: An earlier `mark` of the file, if one was kept. A file that does not continue from
+      there is refused, and left unchanged.
 
   Raises:
     TypeError: if the key is not bytes.
@@ -123,25 +123,22 @@ class DurableLedger:
     try:
       contents, missing = self._recover(run)
       self._refuse_shortened(contents, expected)
-      # Also if nothing is missing: what an earlier process wrote need not be on disk yet.
+      # Also if nothing is missing: an earlier process's writes may not be on disk yet.
       self._file.append(missing, size=contents.size)
       sync_folder(self._path)
     except BaseException:
       self._file.close()
       raise
-    # More of them than the end says is what a failed `append` left.
+    # Any beyond the number in `_End` were left by a failed `append`.
     self._rounds, self._links = contents.rounds, set(contents.links)
     counts = count_kinds((event, 1) for row in contents.rounds for event in row)
     size = contents.size + len(missing)
     self._end = _End(size, contents.link, len(contents.rounds), counts, contents.closed)
-    self._counted = recorded, 0  # the ledger of so many rounds
+    self._counted = recorded, 0  # the ledger of the first so many rounds
     self._turn = threading.Lock()
 
   def _recover(self, run: str) -> tuple[Contents, bytes]:
-    """What an earlier process wrote, and what is missing of its first lines.
-
-    They are the header and the earlier releases.
-    """
+    """What an earlier process wrote, and the missing part of its header and earlier releases."""
     before = {"runs": sorted(self._prior.runs)} if self._prior.runs else {}
     own = {"identity": self._runs[0]} if self._runs else {}
     header = file_header(self._key, run=run, **own, **before, **self._exposed)
@@ -158,7 +155,7 @@ class DurableLedger:
     return contents, b""
 
   def _refuse_other(self, contents: Contents, run: str) -> None:
-    """Refuses a file that is not a ledger of this run, begun as this one."""
+    """Refuses a file that is not a ledger of this run, begun in the same way."""
     header = contents.header
     if not header:
       raise ValueError(
@@ -220,7 +217,8 @@ class DurableLedger:
   def ledger(self) -> Ledger:
     """All that was recorded, as a value: what came before the run, and its rounds."""
     (ledger, num_rounds), end = self._counted, self._end
-    # Only what is new, so that asking after each of many rounds does not count all of them again.
+    # Adds only the new rounds, so that a call after each of many rounds does not recount all of
+    # them.
     new = itertools.islice(self._rounds, num_rounds, end.num_rounds)
     ledger = ledger.extend((event, 1) for row in new for event in row)
     self._counted = ledger, end.num_rounds
@@ -228,7 +226,7 @@ class DurableLedger:
 
   @checked
   def append(self, first_round: int, *rounds: Iterable[Event]) -> None:
-    """Records the events of round `first_round` and of those that follow it, in one write to disk.
+    """Records the events of `first_round` and the rounds that follow it, in one write to disk.
 
     Args:
       first_round: The number of the first of the rounds.
@@ -236,10 +234,10 @@ class DurableLedger:
 
     Raises:
       ValueError: if a round is skipped, or is on file with other events. Also if events are
-        missing, as for `Ledger.append`. Also if both it and what came before the run hold local
-        releases with a cap, as for the sum of two ledgers. Also if the ledger is finished.
-      OSError: if they could not be written. Nothing is recorded then. Also if the file was removed,
-        replaced or shortened, or in a child of the process that opened it.
+        missing, as for `Ledger.append`. Also if both the run and its prior hold local releases with
+        a cap, as for the sum of two ledgers. Also if the ledger is finished.
+      OSError: if the rounds could not be written. Then nothing is recorded. Also if the file was
+        removed, replaced or shortened, or in a child of the process that opened it.
 
     >>> import tempfile
     >>> from jdp.ledger import subsampled_gaussian
@@ -252,12 +250,12 @@ class DurableLedger:
     >>> file.last_round
     2
     """
-    self._file.check()  # first, as a child may wait for a thread that it has not
+    self._file.check()  # before the lock, which a forked child would wait for in vain
     with self._turn:
       self._append(first_round, rounds)
 
   def _append(self, first_round: int, rounds: Iterable[Iterable[Event]]) -> None:
-    """As `append`, of one thread at a time."""
+    """As `append`, called by one thread at a time."""
     end = self._end
     new = self._unrecorded(first_round, rounds)
     if not new:
@@ -278,7 +276,7 @@ class DurableLedger:
     )
 
   def _unrecorded(self, first_round: int, rounds: Iterable[Iterable[Event]]) -> list[Row]:
-    """The rounds that are not on file. Those that are must repeat what it says."""
+    """The rounds that are not on file. Rounds that are on file must repeat its events."""
     new: list[Row] = []
     for number, events in enumerate(rounds, first_round):
       row = tuple(event for stacked in events for event in unstack(stacked))
@@ -301,7 +299,7 @@ class DurableLedger:
     """Writes that the run is over, once. The ledger then takes no further rounds.
 
     Raises:
-      OSError: as `append`.
+      OSError: as for `append`.
     """
     self._file.check()
     with self._turn:
@@ -313,17 +311,17 @@ class DurableLedger:
     self._file.close()
 
   def _write(self, records: Iterable[dict[str, Any]], end: _End) -> None:
-    """Writes the records; the ledger then ends at `end`, whose size and link are found here."""
+    """Writes the records. The ledger then ends at `end`, whose size and link are set here."""
     lines = list(to_lines(records, end.link, self._key))
     data = b"".join(line for line, _ in lines)
     self._file.append(data, size=end.size)
-    # Only after the write: a round whose write failed must be written when it comes again.
+    # Only after the write: if it failed, the round must be written when it comes again.
     self._links.update(link for _, link in lines)
     self._end = end._replace(size=end.size + len(data), link=lines[-1][1])
 
 
 def _shared(rows: Iterable[Row]) -> list[Row]:
-  """The rounds, equal ones in a row as one object, so that long runs stay small."""
+  """The rounds. Equal successive rounds are one object, so that long runs stay small."""
   shared: list[Row] = []
   for row in rows:
     shared.append(shared[-1] if shared and _same_row(shared[-1], row) else row)

@@ -1,15 +1,15 @@
 """The lines of a ledger file: a chain of records.
 
-A line is a link in hexadecimal digits, a space and a record as JSON. A link is made of the link
-before it and of the record's text, by SHA-256. So it stands for the whole file up to its line: a
-line that was changed, removed or moved breaks the chain. The first record is the header, with the
-run's name. The last one of a closed file is the end record.
+A line is a link in hexadecimal digits, a space and a record as JSON. A link is the SHA-256 hash of
+the link before it and the record's text. So it stands for the whole file up to its line: a line
+that was changed, removed or moved breaks the chain. The first record is the header, with the run's
+name. The last one of a closed file is the end record.
 
-The links need no secret. So whoever can write the file can also write another one, with links that
-fit. With a key the links are message authentication codes (HMAC-SHA-256), which only its holders
-can make. Nothing here binds the holders themselves.
+The links need no secret. So whoever can write the file can also write another one with valid links.
+With a key the links are message authentication codes (HMAC-SHA-256), which only the key's holders
+can make. Nothing here stops the holders themselves.
 
-This module knows nothing of what the records say.
+This module does not interpret the records.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ FORMAT_VERSION = 2
 """The version of ledger files that is written."""
 
 _UNCHAINED = 1  # the version whose lines have checksums instead of links
-_LINK_BYTES = 16  # no other text with a link is found below 2^128 tries
+_LINK_BYTES = 16  # finding another text with the same link takes some 2^128 tries
 _MIN_KEY_BYTES = 16
 
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
   Attributes:
     number: counted from 1.
-    record: what it says.
+    record: its content.
     link: its link, or None in a file without links.
     end: the number of bytes up to its end.
   """
@@ -54,7 +54,7 @@ def file_header(key: bytes | None, **fields: Any) -> dict[str, Any]:
 
 
 def check_key(key: bytes | None) -> None:
-  """Refuses what is not a key, or one that can be guessed."""
+  """Refuses what is not a key, or is a key that can be guessed."""
   if key is None:
     return
   if not isinstance(key, bytes):
@@ -69,29 +69,29 @@ def check_key(key: bytes | None) -> None:
 def to_lines(
   records: Iterable[dict[str, Any]], link: bytes, key: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
-  """Each record's line and link, after a line with the link given (empty for the header)."""
+  """Each record's line and link, after a line with the given link (empty for the header)."""
   for record in records:
-    # The default is for NumPy scalars, which become Python's numbers exactly.
+    # `default` is for NumPy scalars, which become Python numbers exactly.
     text = json.dumps(record, separators=(",", ":"), default=lambda scalar: scalar.item()).encode()
     link = _next_link(link, text, key)
     yield b"%s %s\n" % (link.hex().encode(), text), link
 
 
 def _next_link(link: bytes, text: bytes, key: bytes | None) -> bytes:
-  """The link of a record with this text, after a record with the link given."""
+  """The link of a record with this text, after a record with the given link."""
   message = link + text
   whole = hashlib.sha256(message).digest() if key is None else hmac.digest(key, message, "sha256")
   return whole[:_LINK_BYTES]
 
 
 def read_lines(path: pathlib.Path, key: bytes | None) -> Iterator[Line]:
-  """The lines of a file, the first of which is a header. None if that is torn.
+  """The lines of a file. The first is a header. No lines if the header is torn.
 
   A last line without its end is torn: its writer was killed. It is left out.
 
   Raises:
-    ValueError: if a line is damaged, removed or moved, or the file is none of a ledger, or no file
-      but a device or a pipe. Also if it was written with another key.
+    ValueError: if a line is damaged, removed or moved, or if the file is not a ledger's, or is a
+      device or a pipe. Also if it was written with another key.
   """
   link, end = b"", 0
   with open_to_read(path) as file:
@@ -100,7 +100,7 @@ def read_lines(path: pathlib.Path, key: bytes | None) -> Iterator[Line]:
         chained = line[2 * _LINK_BYTES : 2 * _LINK_BYTES + 1] == b" "
         _check_key_kind(path, line, key)
       parsed = _parse(line, link, key) if chained else _parse_unchained(line)
-      # A torn line is the beginning of one. One whose last byte is wrong is damaged.
+      # A torn line lacks its end. A line whose only fault is its last byte is damaged, not torn.
       if not line.endswith(b"\n") and parsed is None:
         whole = line[:-1] + b"\n"
         if (_parse(whole, link, key) if chained else _parse_unchained(whole)) is None:
@@ -119,7 +119,7 @@ def _record(path: pathlib.Path, number: int, text: bytes) -> Any:
   """The JSON data of a line."""
   try:
     return json.loads(text)
-  except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+  except (ValueError, RecursionError) as error:  # also for numbers of thousands of digits
     raise ValueError(
       f"Expected JSON in line {number} of {path}, got other text: {error}; restore the file from a "
       "copy."
@@ -127,7 +127,7 @@ def _record(path: pathlib.Path, number: int, text: bytes) -> Any:
 
 
 def _parse(line: bytes, before: bytes, key: bytes | None) -> tuple[bytes, bytes] | None:
-  """(text, link) of a line after the link given; None if it is torn or does not belong there."""
+  """(text, link) of a line after the given link; None if it is torn or does not belong there."""
   digits, _, text = line.partition(b" ")
   if not text.endswith(b"\n"):
     return None
@@ -184,7 +184,7 @@ def _damaged(path: pathlib.Path, number: int, chained: bool, key: bytes | None) 
 
 
 def sync_folder(path: pathlib.Path) -> None:
-  """Brings a new name onto the disk: fsync of a file does not cover its folder's entry."""
+  """Writes a new file name to disk: fsync of a file does not cover its folder's entry."""
   folder = os.open(path.absolute().parent, os.O_RDONLY)
   try:
     os.fsync(folder)

@@ -1,6 +1,6 @@
-"""Which rounds are of one run: what ledgers ask before they are added, sliced or appended to.
+"""Which rounds belong to one run: ledgers ask before they are added, sliced or appended to.
 
-Accounting charges a run as a whole. So rounds of two runs must never look like those of one.
+Accounting charges a run as a whole. So rounds of two runs must never look like rounds of one run.
 """
 
 import collections
@@ -19,7 +19,7 @@ Kinds = collections.Counter[tuple[type, Observer]]
 
 
 def count_kinds(entries: Iterable[tuple[Event, int]]) -> Kinds:
-  """How many events there are of each type against each observer."""
+  """How many events there are of each type and observer."""
   counts: Kinds = collections.Counter()
   for event, count in entries:
     counts[type(event), event.observer] += count
@@ -45,9 +45,9 @@ def refuse_gap(counts: Kinds, entries: Iterable[tuple[Event, int]]) -> None:
 
 
 def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
-  """Refuses the entries of two runs whose local releases are capped, or whose rounds are.
+  """Refuses the entries of two runs if both have capped local releases, or capped rounds.
 
-  Each cap is over its own run. So are the turns of rounds without a position.
+  Each cap counts over its own run. So do the turns of rounds without a position.
   """
   if all(
     any(isinstance(e, LocalRelease) and e.max_releases is not None for e, _ in entries)
@@ -60,7 +60,7 @@ def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
   shared = _capped_samplings(runs[0])
   for entries in runs[1:]:
     others = _capped_samplings(entries)
-    # What a registered one is charged as is not known here: it may be any of the other run's.
+    # How a registered sampling is charged is not known here: perhaps as one of the other run's.
     known = all(type(one) in typing.get_args(SamplingEvent) for one in shared | others)
     shared = shared & others if known or not others else shared
   if shared:
@@ -72,9 +72,9 @@ def refuse_two_caps(*runs: Sequence[tuple[Event, int]]) -> None:
 
 
 def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent]:
-  """The samplings of which a record can be in some rounds of a run only, whichever run it is."""
+  """The samplings that let a record be in only some rounds of a run, whichever run it is."""
 
-  def is_capped(sampling: SamplingEvent) -> bool:  # a registered one with these fields, too
+  def is_capped(sampling: SamplingEvent) -> bool:  # also a registered one with these fields
     if hasattr(sampling, "position"):
       return sampling.position is None
     return getattr(sampling, "max_participations", None) is not None
@@ -89,13 +89,13 @@ def _capped_samplings(entries: Sequence[tuple[Event, int]]) -> set[SamplingEvent
 
 
 class NumberedRuns(typing.NamedTuple):
-  """The runs of a ledger whose rounds are numbered, by their plans.
+  """The runs of a ledger whose rounds are numbered, identified by their plans.
 
-  The index of correlated noise tells runs apart, and the sampler's position where there is none.
+  The index of correlated noise tells runs apart. Without it, the sampler's position does.
 
   Attributes:
     first: plan -> the number of its first event.
-    several: the plans of several runs.
+    several: the plans that several runs share.
   """
 
   first: dict[tuple, int]
@@ -116,7 +116,7 @@ def numbered_runs(entries: Iterable[tuple[Event, int]]) -> NumberedRuns:
 
 
 def _numbers(event: typing.Any) -> Iterator[tuple[typing.Any, int]]:
-  """What numbers a round, and its number: correlated sums, else the sampling."""
+  """What numbers a round (correlated sums, else the sampling), each with its number."""
   if not isinstance(event, Round):
     return
   parts = _correlated_parts(event.query)
@@ -127,7 +127,7 @@ def _numbers(event: typing.Any) -> Iterator[tuple[typing.Any, int]]:
 
 
 def refuse_later_rounds(run: NumberedRuns, other: NumberedRuns) -> None:
-  """Refuses a run without its first round beside another: the two would count as one."""
+  """Refuses a run without its first round next to another run: the two would count as one."""
   for plan, number in run.first.items():
     if number and other.first:
       raise ValueError(
@@ -139,10 +139,10 @@ def refuse_later_rounds(run: NumberedRuns, other: NumberedRuns) -> None:
 def rounds_between(
   entries: Sequence[tuple[Event, int]], start: int, stop: int
 ) -> list[tuple[Event, int]]:
-  """The entries of those rounds (`Ledger.rounds`).
+  """The entries of the rounds from `start` up to `stop` (`Ledger.rounds`).
 
   Raises:
-    ValueError: if nothing tells which events are of those rounds.
+    ValueError: if nothing tells which events belong to these rounds.
   """
   opens = Round if any(isinstance(event, Round) for event, _ in entries) else Event
   totals = collections.Counter[Observer]()
@@ -156,7 +156,7 @@ def rounds_between(
       "nothing says which are of one round; slice the ledger of a run without its prior."
     )
   kept = list[tuple[Event, int]]()
-  ends = collections.Counter[Observer | None]()  # how many rounds there were against each
+  ends = collections.Counter[Observer | None]()  # how many rounds each observer has had
   begun = last = 0  # where the rounds since the last release begin and end
   for are_rounds, group in itertools.groupby(entries, lambda entry: isinstance(entry[0], opens)):
     part = [(event, count, event.observer if opens is Round else None) for event, count in group]
@@ -179,7 +179,7 @@ def rounds_between(
 
 
 def with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[Event, int]]:
-  """The entries, with the first round of each sampling by epochs marked as the start of one.
+  """The entries, with the first round of each sampling by epochs marked as an epoch's start.
 
   Rounds of a run with correlated noise stay as they are: their indices tell where epochs start.
   """
@@ -199,7 +199,7 @@ def with_epochs_started(entries: Iterable[tuple[Event, int]]) -> Iterator[tuple[
 
 
 def _correlated_parts(query: typing.Any) -> list[typing.Any]:
-  """The sums of a query, or of a group, whose noise is correlated over rounds: with an index."""
+  """The sums of a query, or of its groups, whose noise is correlated over rounds, with an index."""
   if hasattr(query, "index"):
     return [query]
   return [one for part in getattr(query, "parts", ()) for one in _correlated_parts(part)]

@@ -1,7 +1,7 @@
 """Events as JSON data, one by one or many at once.
 
-Many events that differ in numbers alone are one form: the JSON data of the first of them, with a
-column of values, `{"column": [...]}`, in the place of each number that differs.
+Many events that differ only in numbers are one form: the JSON data of the first event, with a
+column of values, `{"column": [...]}`, in place of each number that differs.
 """
 
 import collections
@@ -23,7 +23,7 @@ from jdp.events import (
 from jdp.events.base import EVENT_TYPES, MARKS
 from jdp.events.rounds import Event
 
-# Rows in one group, so that no line of a file grows without limit, nor what is read from it.
+# The most rows in one group. It limits the length of a file's line, and what is read from it.
 _LONGEST = 1000
 _GUARANTEES = {kind.__name__: kind for kind in typing.get_args(guarantees.AnyGuarantee)}
 
@@ -38,23 +38,23 @@ def to_json(value: Any) -> Any:
   if not dataclasses.is_dataclass(value):
     return value
   fields = {name: to_json(getattr(value, name)) for name in _compared(type(value))}  # type: ignore[arg-type]
-  # Fields that take no part in equality are left out, except marks.
+  # Fields that do not count in equality are left out, except marks.
   return {"type": type(value).__name__, **fields, **dict.fromkeys(_marks(value), True)}
 
 
 def _marks(value: Any) -> tuple[str, ...]:
-  """The names of the marks that an event bears."""
+  """The names of the marks that an event has."""
   return tuple(name for name in MARKS if getattr(value, name, False))
 
 
 @functools.cache
 def _compared(kind: Any) -> tuple[str, ...]:
-  """The names of the fields that take part in equality."""
+  """The names of the fields that count in equality."""
   return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
 
 
 def from_json(data: Any) -> Any:
-  """The event that `to_json` described, or a list of those of a form. Their checks run again."""
+  """The event that `to_json` described, or the list of events of a form. Their checks run again."""
   if isinstance(data, list):
     return _make(lambda **parts: tuple(parts.values()), {str(n): v for n, v in enumerate(data)})
   if not isinstance(data, dict):
@@ -68,7 +68,7 @@ def from_json(data: Any) -> Any:
 
 
 def _checked_numbers(column: Sequence[Any]) -> Sequence[Any]:
-  """The column. Refuses what to_forms leaves out of columns."""
+  """The column. Refuses values that `to_forms` never puts into columns."""
   if others := set(map(type, column)) - {int, float, bool, type(None)}:
     names = ", ".join(sorted(kind.__name__ for kind in others))
     raise ValueError(f"Expected a column of numbers, got {names}.")
@@ -80,24 +80,24 @@ class _Column(list):
 
 
 def _make(kind: Callable[..., Any], data: Mapping[str, Any]) -> Any:
-  """What `kind` makes of the fields, or the list of what it makes of each row of the columns."""
+  """The object that `kind` makes of the fields, or a list with one for each row of the columns."""
   fields = {name: from_json(value) for name, value in data.items()}
   columns = {name: value for name, value in fields.items() if isinstance(value, _Column)}
   if not columns:
     return kind(**fields)
-  # Only what differs is made anew, so that many events share what they have in common.
+  # Only the fields that differ are made anew, so that many events share the others.
   rows = list(zip(*columns.values(), strict=True))
   if kind in _SEPARATELY_CHECKED and all(map(_is_plain, columns.values())):
     extremes = {row for column in columns.values() for row in _extremes(column)}
     made = {n: kind(**{**fields, **dict(zip(columns, rows[n], strict=True))}) for n in extremes}
-    # What the constructor turned into something else is left to it.
+    # If the constructor converted a value, it has to make all the events.
     if all(getattr(made[n], name) is columns[name][n] for n in made for name in columns):
       return _copies(made[min(made)], columns)
   return _Column(kind(**{**fields, **dict(zip(columns, row, strict=True))}) for row in rows)
 
 
-# Types that check one number without a look at another, and that it lies in an interval. If a
-# column's least and largest number are accepted, so are those between.
+# Types that check each number by itself, and only that it lies in an interval. If a column's least
+# and largest numbers are accepted, so are those between.
 _SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {
   FixedSizeSampling,
   RandomAllocation,
@@ -113,24 +113,24 @@ def _is_plain(column: _Column) -> bool:
 
 
 def _extremes(column: _Column) -> set[int]:
-  """Where a column's least and largest numbers are. Of events, which were checked, any will do."""
+  """The places of a column's least and largest numbers. Any place for events: they are checked."""
   if not isinstance(column[0], int | float):
     return {0}
   return {column.index(min(column)), column.index(max(column))}
 
 
 def _copies(like: Any, columns: Mapping[str, _Column]) -> _Column:
-  """Copies of an event or a guarantee, with the values of the columns in the fields named.
+  """Copies of an event or a guarantee, with the columns' values in the fields that they name.
 
-  They are made without the constructor, which takes most of the time that a long ledger is read in.
+  They are made without the constructor, which would take most of the time of reading a long ledger.
   """
   size, kind = len(next(iter(columns.values()))), type(like)
-  # A field's default is an attribute of the class, and found there.
+  # A default value is an attribute of the class, so copies need not hold it.
   set_apart = {n: v for n, v in vars(like).items() if getattr(kind, n, ...) is not v}
   fields = {name: itertools.repeat(value) for name, value in set_apart.items()}
   copies = _Column(map(object.__new__, itertools.repeat(kind, size)))
   for name, column in {**fields, **columns}.items():
-    # `map` calls the setter of each copy, in a loop of C.
+    # `map` calls the setter of each copy in C, and the empty deque discards the results.
     collections.deque(map(object.__setattr__, copies, itertools.repeat(name), column), maxlen=0)
   return copies
 
@@ -139,7 +139,7 @@ def to_forms(rows: Iterable[Sequence[Event]]) -> Iterator[tuple[int, list[Any]]]
   """(number of rows, the form of each event in them) for successive rows that differ in numbers.
 
   Args:
-    rows: each is some events, such as those of a round.
+    rows: each holds some events, such as those of a round.
   """
 
   def split(row: Sequence[Event]) -> tuple[Any, Sequence[Event], list[Any]]:
@@ -158,7 +158,7 @@ def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
   Equal rows are one object.
 
   Raises:
-    ValueError: if a column has not `size` values, or the size is none that `to_forms` makes.
+    ValueError: if a column does not have `size` values, or `to_forms` never makes this size.
   """
   _validate.integer(1, size=size)
   _validate.in_range(1, _LONGEST, size=size)
@@ -170,7 +170,7 @@ def from_forms(size: int, forms: Sequence[Any]) -> list[tuple[Event, ...]]:
 
 
 def _without_numbers(value: Any, numbers: list[Any]) -> Any:
-  """What can be compared of an event's JSON data. The numbers (and truth values) are taken out."""
+  """An event's compared part. Its numbers (and truth values) are moved to `numbers`."""
   if isinstance(value, tuple):
     return tuple(_without_numbers(part, numbers) for part in value)
   if isinstance(value, str):
@@ -189,12 +189,12 @@ def _without_numbers(value: Any, numbers: list[Any]) -> Any:
 
 
 def _column(values: Sequence[Any]) -> Any:
-  """A column, or the value itself if all are the same. Minus zero is not zero, nor is True one."""
+  """A column, or the value itself if all are the same. -0.0 differs from 0.0, and True from 1."""
   return {"column": list(values)} if len(set(map(repr, values))) > 1 else values[0]
 
 
 def _with_columns(data: Any, columns: Iterator[Any]) -> Any:
-  """JSON data with the columns in the places of its numbers."""
+  """JSON data with the columns in place of its numbers."""
   if isinstance(data, dict):
     return {name: _with_columns(value, columns) for name, value in data.items()}
   if isinstance(data, list):

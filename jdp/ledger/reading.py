@@ -22,7 +22,7 @@ Row = tuple[Event, ...]
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-  """Collects no garbage: among the objects of a long ledger, looking for it takes half the time."""
+  """Turns garbage collection off: scanning the objects of a long ledger takes half the time."""
   enabled = gc.isenabled()
   gc.disable()
   try:
@@ -38,9 +38,9 @@ class LedgerFile(NamedTuple):
   Attributes:
     ledger: the events.
     run: the name of the run, or None in a file of `Ledger.save`.
-    link: the last line's link in hexadecimal digits, which stands for the whole file. None in a
+    link: the link of the last line, in hexadecimal digits. It stands for the whole file. None in a
       file without links.
-    closed: whether the run said that it was over. Files without links never say so.
+    closed: whether the file says that the run is over. Files without links never say so.
   """
 
   ledger: Ledger
@@ -50,7 +50,7 @@ class LedgerFile(NamedTuple):
 
   @property
   def remarks(self) -> tuple[str, ...]:
-    """What cannot be known about the file, in sentences. Whoever shows its epsilon shows them."""
+    """What cannot be known about the file, in sentences. Show them together with its epsilon."""
     if self.link is None:
       return (
         "the ledger is unchained, as jdp wrote ledgers before version 2: lines that were removed "
@@ -66,12 +66,12 @@ def load(path: str | os.PathLike, *, key: bytes | None = None) -> Ledger:
   """Reads a file that `Ledger.save` or a `DurableLedger` wrote.
 
   A last line without its end is torn: the writer was killed while writing it. It is left out, as
-  its round's result was never used. The ledger of a run that goes on, or was killed, is read as far
-  as it goes; `load_file` tells whether a file was closed.
+  its round's result was never used. The ledger of a run that is going on, or was killed, is read up
+  to its end; `load_file` tells whether a file was closed.
 
   Args:
     path: the file.
-    key: the one that it was written with, if any.
+    key: the key that it was written with, if any.
 
   Raises:
     ValueError: if the file has any other damage, lacks lines before its last or has no header. Also
@@ -89,7 +89,7 @@ def load(path: str | os.PathLike, *, key: bytes | None = None) -> Ledger:
 
 @checked
 def load_file(path: str | os.PathLike, *, key: bytes | None = None) -> LedgerFile:
-  """Reads a ledger as `load` does, with what else the file says.
+  """Reads a ledger as `load` does, together with what else the file says.
 
   >>> import tempfile
   >>> from jdp.ledger import DurableLedger
@@ -111,7 +111,7 @@ def load_file(path: str | os.PathLike, *, key: bytes | None = None) -> LedgerFil
 
 
 def _runs(path: str | os.PathLike, header: dict[str, Any]) -> list[str]:
-  """The runs that recorded a file: its own, and those of what came before it."""
+  """The runs that recorded a file: its own run, and the runs of its prior."""
   runs = [*header.get("runs", []), *([header["identity"]] if "identity" in header else [])]
   if not all(isinstance(run, str) for run in runs):
     raise ValueError(f"Expected names of runs in the header of {path}, got {shown(runs)}.")
@@ -120,13 +120,13 @@ def _runs(path: str | os.PathLike, header: dict[str, Any]) -> list[str]:
 
 @dataclasses.dataclass
 class Contents:
-  """What a file holds, and how far it is whole.
+  """What a file holds, and how much of it is whole.
 
   Attributes:
     header: its first record. Empty if it has none.
     before: the entries of a saved ledger, or of what was released before the first round.
-    rounds: the events of each round. Equal ones in a row are one object.
-    links: the link of each line, with the last round up to there.
+    rounds: the events of each round. Equal successive rounds are one object.
+    links: the link of each line, with the last round up to that line.
     link: the last line's link. Empty if there is none.
     closed: whether it has an end record.
     size: the number of bytes of all whole lines.
@@ -175,7 +175,7 @@ def _take(contents: Contents, line: Line) -> None:
     contents.closed = True
   elif record.get("round", -1) >= 0:
     rows = _rounds_of(record, unchained=line.link is None)
-    # The writer has marked them too. What the header says holds for whatever follows it.
+    # The writer has marked the rounds too, but the header holds for everything that follows it.
     if contents.header.get("key_exposed"):
       rows = list(map(marked_exposed, rows))
     if record["round"] != len(contents.rounds):

@@ -1,4 +1,4 @@
-"""The records of a ledger file, between its header and its end: what the writers write."""
+"""The records of a ledger file, between its header and its end, as writers make them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ END_RECORD = {"end": True}
 
 
 def entry_records(entries: Sequence[tuple[Event, int]]) -> Iterator[dict[str, Any]]:
-  """Records of counted events that are of no round."""
+  """Records of counted events that belong to no round."""
   start = 0
   for size, forms in to_forms((event,) for event, _ in entries):
     yield {"counts": [count for _, count in entries[start : start + size]], "events": forms}
@@ -19,7 +19,7 @@ def entry_records(entries: Sequence[tuple[Event, int]]) -> Iterator[dict[str, An
 
 
 def round_records(first_round: int, rounds: Iterable[Sequence[Event]]) -> Iterator[dict[str, Any]]:
-  """Records of rounds that follow each other. Rounds that differ in numbers alone share one."""
+  """Records of rounds that follow each other. Rounds that differ only in numbers share a record."""
   for size, forms in to_forms(rounds):
     yield {"round": first_round, "size": size, "events": forms}
     first_round += size

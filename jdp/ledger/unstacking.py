@@ -16,14 +16,13 @@ def unstack(event: Event) -> list[Event]:
   """The events of one jitted step or scan, on the host with Python floats.
 
   Args:
-    event: The event. Its arrays are scalars, or have one leading axis of equal length, along which
-      rounds follow each other.
+    event: The event. Its arrays are scalars, or have one leading axis of rounds, of equal length.
 
   Raises:
     TypeError: if it is not an event.
     ValueError: if a value is invalid, or if there are several axes. Also if the numbers of rounds
-      (where there are any) do not increase along an axis. Those are rounds of several runs (`vmap`
-      over seeds), each of which has a ledger.
+      (where there are any) do not increase along an axis. Such events come from several runs
+      (`vmap` over seeds), each of which has a ledger.
   """
   if type(event) not in EVENT_TYPES.values():
     raise TypeError(f"Expected an event of jdp.events, got {type(event).__name__}.")
@@ -62,14 +61,14 @@ def _rows(leaves: Iterable[ArrayLike]) -> list[list[Any]]:
 def _events(treedef: Any, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
   """An event for each row of leaves.
 
-  Rows that differ in the event's number alone, which is its first leaf, are checked once. Their
-  events share all else.
+  Rows that differ only in the event's number, which is its first leaf, are checked once. Their
+  events share everything else.
   """
   alike: dict[tuple[Any, ...], Event] = {}
 
   def made(row: tuple[Any, ...]) -> Event:
     number, *others = row
-    # An event without a number may take one from what it holds.
+    # The constructor may number an event that has no number, so these are made separately.
     key = (number == NO_NUMBER, *others)
     if key in alike:
       return _numbered(alike[key], number)
@@ -80,16 +79,17 @@ def _events(treedef: Any, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def _numbered(event: Event, number: int) -> Event:
-  """The event with another number, by no constructor: its other fields were checked."""
+  """The event with another number, without calling the constructor: the rest was checked."""
   copied = object.__new__(type(event))
   vars(copied).update(vars(event), number=number)
   return copied
 
 
 def _rebuild(event: Any) -> Any:
-  """Makes an event anew from concrete values, inner events first, so that its checks run."""
+  """Makes an event again from concrete values, inner events first, so that its checks run."""
   if isinstance(event, tuple):
     return tuple(map(_rebuild, event))
+  # The exact type, not isinstance: anything but a registered event type stays as it is.
   if EVENT_TYPES.get(type(event).__name__) is not type(event):
     return event
   return type(event)(**{name: _rebuild(value) for name, value in vars(event).items()})

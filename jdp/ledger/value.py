@@ -43,9 +43,9 @@ _EVENTS = frozenset([Round, LocalRelease])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-  """Successive entries of a ledger, one object in all ledgers that go on from there.
+  """Successive entries of a ledger, shared as one object by all ledgers that continue it.
 
-  What was once found out about them can be kept, and found again by their identity.
+  Results about a block can be cached by its identity.
   """
 
   entries: tuple[tuple[Event, int], ...]
@@ -57,9 +57,9 @@ class Ledger:
 
   Attributes:
     entries: pairs (event, count): the event happened `count` times in a row.
-    blocks: the same in blocks of equal length, but for the last entries.
-    runs: what tells apart the runs that it was recorded by; none if it is planned. It takes no
-      part in equality.
+    blocks: the same entries in blocks of equal length, without the last ones.
+    runs: identities of the runs that recorded it; none if it is planned. They do not count in
+      equality.
 
   Raises:
     TypeError: if entries are not a tuple of pairs, or an event is neither a `Round` nor a
@@ -89,7 +89,7 @@ class Ledger:
     self._set(tuple(_check_entry(entry, 1) for entry in self.entries), ())
 
   def _set(self, entries: tuple[tuple[Event, int], ...], begun: tuple[Block, ...]) -> None:
-    """Makes it hold these entries, the first of which are those of the blocks given."""
+    """Sets the entries. The first of them are those of the given blocks."""
     # The last entry is in no block: `extend` may count it up.
     stops = range(_BLOCK * (len(begun) + 1), len(entries), _BLOCK)
     blocks = (*begun, *(Block(entries[stop - _BLOCK : stop]) for stop in stops))
@@ -105,15 +105,15 @@ class Ledger:
     """A new ledger in which `event` has happened `count` more times.
 
     The event of round n comes after at least n events of its type and observer, those of rounds 0
-    to n - 1. A loop that keeps its last event only (`fori_loop`) has lost the others. A run that is
-    resumed goes on with the ledger of its earlier rounds (`load`). A gap is not seen in a ledger
-    that holds another run too, with as many such events.
+    to n - 1. A loop that keeps only its last event (`fori_loop`) has lost the others. A resumed run
+    goes on with the ledger of its earlier rounds (`load`). A gap is not noticed in a ledger that
+    also holds another run with as many such events.
 
     Args:
       event: An event, as made on the host or as returned by a jitted step. If its arrays have a
         leading axis (stacked by a scan over rounds), it is unrolled to one event for each index
         (see `unstack`).
-      count: How often it happened. For stacked events their axis says it.
+      count: How often it happened. For stacked events, the axis gives the count.
 
     Returns:
       The new ledger. `self` is unchanged.
@@ -144,8 +144,8 @@ class Ledger:
     """A new ledger with further (event, count) entries, in order.
 
     Their events hold scalars (see `unstack`). Every call copies the ledger. So add many events by
-    one call, in time in proportion to their number, rather than by one call each. Entries may be
-    any part of another ledger, so their numbers are not looked at. `append` does that.
+    one call, which takes time in proportion to their number, not by one call each. Entries may be
+    any part of another ledger, so their numbers are not checked. `append` checks them.
 
     Raises:
       TypeError: if entries are not pairs, or an event is neither a `Round` nor a `LocalRelease`.
@@ -170,7 +170,7 @@ class Ledger:
       elif count:
         merged.append(entry)
         last = event
-    # Not by the constructor, which would check all entries again.
+    # Without the constructor, which would check all entries again.
     extended = object.__new__(Ledger)
     extended._set(tuple(merged), self.blocks)
     object.__setattr__(extended, "runs", self.runs)
@@ -180,8 +180,8 @@ class Ledger:
     """The ledger with further `runs`.
 
     Raises:
-      ValueError: if one of them is among its own. The copies of one run draw the same samples, so
-        its rounds are amplified together, and no sum of epsilons knows that.
+      ValueError: if one of them is among its own runs. Copies of one run draw the same samples, so
+        sampling does not amplify them separately, as a sum of epsilons would assume.
     """
     runs = frozenset(runs)
     if common := self.runs & runs:
@@ -198,11 +198,11 @@ class Ledger:
     """The events of this ledger, followed by those of the other.
 
     Raises:
-      ValueError: if both hold local releases with a cap. `max_releases` is over a run, and they may
-        be of two runs. If they are of one, `extend` the first ledger by the other's entries. The
-        same holds for samplings with `max_participations`, and for rounds with a position or an
-        index, of which one ledger lacks the first. Also if both were recorded by one run
-        (`recorded_by`).
+      ValueError: if both hold local releases with a cap. `max_releases` counts over one run, and
+        they may come from two. If they come from one run, `extend` the first ledger by the other's
+        entries. The same holds for samplings with `max_participations`, and for rounds with a
+        position or an index, of which one ledger lacks the first. Also if both were recorded by one
+        run (`recorded_by`).
     """
     if not isinstance(other, Ledger):
       return NotImplemented
@@ -214,21 +214,21 @@ class Ledger:
   def rounds(self, start: int, stop: int) -> "Ledger":
     """The ledger of the rounds from `start` up to and without `stop`.
 
-    Rounds are counted from 0, against each observer: a round may be a `Round` event for the models
-    and another for the server. To a round belongs what follows it, up to the next `Round`. The
-    first one also has what comes before it. In a ledger without any `Round`, every event is a
-    round. A slice is of the same `runs`. So join slices of a run that was recorded by `extend`.
+    Rounds are counted from 0, for each observer: a round may have one `Round` event for the models
+    and another for the server. What follows a round, up to the next `Round`, belongs to it. What
+    comes before the first round belongs to the first. In a ledger without any `Round`, every event
+    is a round. A slice has the same `runs`. So join slices of a recorded run by `extend`.
 
     A slice may begin within an epoch of a sampling that has `starts_epoch`. Its first round of that
-    sampling is then marked as the start of the epoch. The record of a neighbour
-    may be in it, and the accountant counts epochs by their starts. Two samplers with equal
-    parameters in one ledger cannot be told apart. Slice their ledgers before adding them.
+    sampling is then marked as the start of the epoch. The record in which neighbours differ may be
+    in this part, and the accountant counts epochs by their starts. Two samplers with equal
+    parameters in one ledger cannot be told apart. Slice their ledgers before you add them.
 
     Raises:
       ValueError: if `start` or `stop` is not a whole number >= 0, or a later part is asked of
-        several runs whose rounds are numbered. Also if one of them parts rounds that several
-        releases follow, or there are more rounds against one observer than against another, as with
-        a prior: then nothing tells what is of which round.
+        several runs whose rounds are numbered. Also if `start` or `stop` splits rounds that several
+        releases follow, or one observer has more rounds than another, as with a prior: then nothing
+        tells what belongs to which round.
 
     >>> len(subsampled_gaussian(0.01, 1.1, 1000).rounds(100, 250))
     150
@@ -252,8 +252,8 @@ class Ledger:
     """Why the guarantees of these events do not hold, in sentences.
 
     There are none if nothing is known against the guarantees. Code that shows an epsilon of the
-    ledger shows its caveats with it, after "NOT PRIVATE". Sums, slices and files keep them. They
-    take no part in equality.
+    ledger shows its caveats with it, after "NOT PRIVATE". Sums, slices and files keep the caveats.
+    They do not count in equality.
 
     >>> event = Round(
     ...   PoissonSampling(0.01), GaussianSum(clip_norm=1.0, stddev=1.1), key_exposed=True
@@ -266,7 +266,7 @@ class Ledger:
     exposed = sum(count for event, count in self.entries if event.key_exposed)
     if not exposed:
       return ()
-    # Python's len takes no number beyond a machine's word.
+    # Not `len(self)`: it fails above the largest machine integer.
     total = sum(count for _, count in self.entries)
     return (
       f"the noise of {exposed} of {total} events came from a key that jdp.random.secure_key "
@@ -286,14 +286,14 @@ class Ledger:
 
     Args:
       path: the file, replaced if it exists.
-      key: at least 16 secret bytes. Whoever loads the file with them knows that a holder of the key
-        wrote it. None: whoever can write the file can write another ledger in its place.
+      key: at least 16 secret bytes. Whoever loads the file with this key knows that a holder of the
+        key wrote it. None: whoever can write the file can write another ledger in its place.
     """
     check_key(key)
     path = pathlib.Path(path)
     runs = {"runs": sorted(self.runs)} if self.runs else {}
     records = itertools.chain([file_header(key, **runs)], entry_records(self.entries), [END_RECORD])
-    # A file beside it, as a file is replaced atomically on its own file system only.
+    # A file next to it, as a file can be replaced atomically only within its file system.
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
       file.writelines(line for line, _ in to_lines(records, b"", key))
@@ -351,12 +351,12 @@ def correlated_gaussian(
 
 
 def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
-  """The entry, its count a Python number. Refuses what is not one round's event, or not a count."""
+  """The entry, its count a Python int. Refuses what is not one round's event, or not a count."""
   try:
     event, count = entry
   except (TypeError, ValueError):
     raise TypeError(f"Expected entries (event, count), got {type(entry).__name__}.") from None
-  # What a file holds is seen at a glance: a long one is read in three quarters of the time.
+  # A fast path for entries as files hold them: a long file is read in three quarters of the time.
   plain = type(entry) is tuple and type(event) in _EVENTS and type(count) is int
   if plain and count >= least and event.number is NO_NUMBER:
     return entry
@@ -365,7 +365,7 @@ def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
       f"Expected an event of jdp.events that is a Round or a LocalRelease, got "
       f"{type(event).__name__} among the entries."
     )
-  # A truth value is an int to Python, but no count.
+  # Python's bool is an int, but not a count.
   if type(count) is not int or count < least:
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
       raise ValueError(f"Expected count to be a whole number >= {least}, got {count!r}.")
@@ -379,7 +379,7 @@ def _check_entry(entry: tuple[Event, int], least: int) -> tuple[Event, int]:
 
 
 def same_event(event: Event, other: Event) -> bool:
-  """Whether two events are equal, and bear the same marks."""
+  """Whether two events are equal and have the same marks."""
   return event == other and all(
     bool(getattr(event, mark)) == bool(getattr(other, mark)) for mark in MARKS
   )

@@ -1,4 +1,4 @@
-"""The field's standard federated data sets, in the formats that they are distributed in.
+"""The standard federated data sets of the literature, in the formats in which they are distributed.
 
 | set | distributed as | reader |
 |---|---|---|

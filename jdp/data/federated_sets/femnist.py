@@ -29,17 +29,17 @@ def femnist(
       TensorFlow Federated's `emnist_all.sqlite`, decompressed.
     split: "train" or "test", which have the same writers.
     digits_only: whether the characters are the ten digits. Otherwise there are 62 classes. In
-      LEAF's files, a writer without digits stays as one without examples.
+      LEAF's files, a writer without digits stays as a writer without examples.
 
   Returns:
-    The writers by name in an SQLite file, and in the files' order in LEAF's. Each is (images,
-    classes), read when it is asked for: float32 [n, 28, 28], white 1 and black 0 as distributed,
-    and int32 [n].
+    The writers, ordered by name for an SQLite file, and as in the files for LEAF's. Each is
+    (images, classes), read when it is asked for: float32 [n, 28, 28], white 1 and black 0 as
+    distributed, and int32 [n].
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if a file is another, or holds other images or classes. Reading a writer raises it
-      as well.
+    ValueError: if a file has another format, or holds other images or classes. Reading a writer
+      raises it as well.
 
   >>> import json, tempfile
   >>> written = {"ann": {"x": [[0.5] * 784, [1.0] * 784], "y": [3, 40]}}
@@ -70,16 +70,16 @@ def femnist(
         f"Expected images of {_SHAPE} with their classes in {path}, got others; fetch it again."
       ) from None
 
-  read(0)  # Another file is refused at once.
+  read(0)  # refuses another kind of file at once
   return UsersOnDisk(writers.names, read)
 
 
-class _OtherImages(Exception):  # noqa: N818  # It never leaves this module.
+class _OtherImages(Exception):  # noqa: N818  # never leaves this module
   """Arrays that are not images of this set."""
 
 
 def _leaf_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
-  """LEAF's files of a split; none if the path is another file."""
+  """LEAF's files of a split; none if the path is another kind of file."""
   if path.is_dir():
     folder = path / split if (path / split).is_dir() else path
     return sorted(file for file in folder.iterdir() if file.name.endswith(_LEAF))
@@ -94,7 +94,7 @@ def _stacked(examples: Sequence[dict[str, Feature]]) -> _Pair:
 
 
 def _checked(images: np.ndarray, classes: np.ndarray, digits_only: bool) -> _Pair:
-  """A writer's images and classes; of digits alone if asked for."""
+  """A writer's images and classes; only those of digits if asked for."""
   classes = classes.reshape(len(classes), -1)
   if images[0].size != 28 * 28 or classes.shape[1] != 1 or images.ndim > 3:
     raise _OtherImages

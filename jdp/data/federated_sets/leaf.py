@@ -1,6 +1,7 @@
 """JSON files of the LEAF benchmark (arXiv 1812.01097): {"user_data": {user: {"x": .., "y": ..}}}.
 
-A file is read once to find where each user's data are. After that, only users are read.
+A file is read once to find where each user's data are. After that, only users that are asked for
+are read.
 """
 
 import array
@@ -20,7 +21,7 @@ import numpy as np
 from jdp.data.files import open_data
 from jdp.data.sources.on_disk import UsersOnDisk
 
-# A bracket, a colon, or a string: whole if it has its second quote. Numbers are skipped.
+# A bracket, a colon, or a string (complete if its second quote is there). Numbers are skipped.
 _TOKEN = re.compile(rb'[{}\[\]:"](?:(?<=")(?:[^"\\]++|\\.)*+("?))?', re.DOTALL)
 _PARTNERS = {ord("}"): ord("{"), ord("]"): ord("[")}
 _CHUNK = 2**20
@@ -35,10 +36,10 @@ def leaf_users(paths: list[pathlib.Path]) -> UsersOnDisk:
   Raises:
     ValueError: if a file is not such JSON, or a user is in it twice or in two files. A gzip'd
       file is refused if it is damaged, or holds more than `jdp.data.files.size_limit`. Reading a
-      user raises it as well: only then its data are looked at.
+      user raises it as well: its data are only parsed then.
   """
   names: dict[str, None] = {}
-  places = array.array("q")  # of each user its file, and where it begins and ends there
+  places = array.array("q")  # for each user its file, and where it begins and ends in it
   with contextlib.ExitStack() as opened:
     files = [opened.enter_context(_seekable(path)) for path in paths]
     for number, path in enumerate(paths):
@@ -66,7 +67,7 @@ def _seekable(path: pathlib.Path) -> BinaryIO:
   if path.suffix != ".gz":
     return file
   with file:
-    copy = tempfile.TemporaryFile()  # noqa: SIM115  # It is read as long as there are users.
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  # is read as long as there are users
     shutil.copyfileobj(file, copy)
   copy.seek(0)
   return copy
@@ -77,7 +78,7 @@ def _read(
 ) -> tuple[np.ndarray, np.ndarray]:
   """(inputs, labels) of the user between two places of a file."""
   try:
-    # Other than `seek` and `read`, it is for any number of threads.
+    # Unlike `seek` and `read`, `pread` may be called by several threads.
     own = json.loads(os.pread(file.fileno(), end - begin, begin))
     inputs, labels = (np.array(own[part], np.float64) for part in ("x", "y"))
     whole = len(inputs) == len(labels) > 0
@@ -92,7 +93,7 @@ def _users_of_file(file: BinaryIO, path: pathlib.Path) -> list[tuple[str, int, i
   """(name, begin, end) of each user's data in a file."""
   try:
     found = list(_places(file))
-  except (ValueError, IndexError):  # also of UTF-8 and of JSON's strings
+  except (ValueError, IndexError):  # also for damaged UTF-8 and JSON strings
     found = []
   if not found:
     raise _refused(path) from None
@@ -104,7 +105,7 @@ def _places(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
 
   Raises:
     ValueError: if brackets do not match, or there is more than one object.
-    IndexError: if there are more closing brackets than others.
+    IndexError: if there are more closing brackets than opening ones.
   """
   opened = bytearray()  # the brackets that are not closed
   string, member, name, begin = b"", "", "", 0
@@ -125,7 +126,7 @@ def _places(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
       whole = not opened
     elif mark == ord('"'):
       string = token
-    elif opened == b"{":  # a colon, here and below
+    elif opened == b"{":  # the token is a colon, here and below
       member = json.loads(string.decode())
     elif opened == b"{{":
       name = json.loads(string.decode())
@@ -139,7 +140,7 @@ def _tokens(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
   while chunk := file.read(_CHUNK):
     chunk, rest = rest + chunk, b""
     for found in _TOKEN.finditer(chunk):
-      if found[1] == b"":  # It goes on in the next chunk.
+      if found[1] == b"":  # the string goes on in the next chunk
         rest = chunk[found.start() :]
         break
       yield place + found.start(), found[0]

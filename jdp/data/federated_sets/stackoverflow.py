@@ -1,4 +1,4 @@
-"""StackOverflow: the questions and answers of 342,477 people, as TensorFlow Federated has them."""
+"""StackOverflow: questions and answers of 342,477 people, as TensorFlow Federated has them."""
 
 import pathlib
 
@@ -25,7 +25,8 @@ def stackoverflow(path: str | pathlib.Path, *, split: str = "train") -> UsersOnD
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: if it is another file, or its text is not UTF-8. Reading a user raises it as well.
+    ValueError: if it is another kind of file, or its text is not UTF-8. Reading a user raises it as
+      well.
 
   >>> import contextlib, sqlite3, tempfile
   >>> hello = "0a150a130a06746f6b656e7312090a070a0568656c6c6f"  # a tf.train.Example
@@ -52,5 +53,5 @@ def stackoverflow(path: str | pathlib.Path, *, split: str = "train") -> UsersOnD
       ) from None
     return UserText(users.names[number], sentences)
 
-  read(0)  # Another file is refused at once.
+  read(0)  # refuses another kind of file at once
   return UsersOnDisk(users.names, read)

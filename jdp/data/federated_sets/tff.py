@@ -25,7 +25,7 @@ _LIMIT_LENGTH = 0  # SQLite's number for the length of a value
 _LONGEST_ROW = 2**24  # bytes
 _TABLES = {"client_metadata", "examples"}
 _USERS = "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? ORDER BY client_id"
-# The second condition holds where a column would take names for one another.
+# The second condition also tells names apart that a column's own comparison takes as equal.
 _EXAMPLES = (
   "SELECT serialized_example_proto FROM examples WHERE split_name = :split AND client_id = :user "
   "AND client_id = :user COLLATE BINARY"
@@ -39,14 +39,15 @@ Feature = list[bytes] | np.ndarray
 def tff_users(path: pathlib.Path, split: str, features: Sequence[str]) -> UsersOnDisk:
   """The users of a split in the order of their names, each with its examples' features.
 
-  TensorFlow Federated's files have an index of users, by which one user is found. If a file has
-  none, its table is read once: every run of a user's rows then takes 16 bytes of memory.
+  TensorFlow Federated's files have an index of users, by which one user is found. If a file has no
+  index, its table is read once, and every run of a user's rows takes 16 bytes of memory.
 
-  The file is not written to, and nothing in it is run: of its schema only plain tables are taken.
+  The file is not written to, and nothing in it is run: only plain tables of its schema are
+  accepted.
 
   Args:
     path: the file.
-    split: the name of its users' split.
+    split: the name of the split.
     features: names of the features to read.
 
   Returns:
@@ -63,7 +64,7 @@ def tff_users(path: pathlib.Path, split: str, features: Sequence[str]) -> UsersO
   if begins != _MAGIC:
     raise _refused(path, "another file")
   address = urllib.parse.quote(str(path.resolve()))
-  # The reader's lock has one thread after another use it.
+  # `check_same_thread=False`: the reader's lock lets one thread at a time use it.
   opened = sqlite3.connect(f"file:{address}?mode=ro&immutable=1", uri=True, check_same_thread=False)
   names = re.compile("|".join(map(re.escape, features)).encode())
   reader = _Reader(opened, path, split, names)
@@ -117,18 +118,18 @@ class _Reader:
 
   @contextlib.contextmanager
   def _refusing(self) -> Iterator[None]:
-    """Has whatever a damaged file leads to be one sentence."""
+    """Turns any error that a damaged file causes into one sentence."""
     import sqlite3
 
     try:
       yield
-    # A value that is not a blob, text that is not UTF-8, a file cut off.
+    # For a value that is not a blob, text that is not UTF-8, a truncated file.
     except (sqlite3.Error, ValueError, TypeError, IndexError, OverflowError):
       raise _refused(self._path, "a damaged or another one") from None
 
 
 def _runs(rows: Iterator[tuple[int, Any]], users: Sequence[Any]) -> UserRows:
-  """Where each user's rows are, of (row, user) in the order of rows."""
+  """Where each user's rows are, from (row, user) in the order of rows."""
   numbers = {user: number for number, user in enumerate(users)}
   owners, firsts, lasts = array.array("q"), array.array("q"), array.array("q")
   for row, user in rows:
@@ -143,7 +144,7 @@ def _runs(rows: Iterator[tuple[int, Any]], users: Sequence[Any]) -> UserRows:
 
 
 def parse_example(message: bytes, names: re.Pattern[bytes]) -> dict[str, Feature]:
-  """Those features of a serialized `tf.train.Example` that have such names.
+  """The features of a serialized `tf.train.Example` whose names match `names`.
 
   Raises:
     ValueError: if it is not such a message.
@@ -152,7 +153,7 @@ def parse_example(message: bytes, names: re.Pattern[bytes]) -> dict[str, Feature
   made: dict[str, Feature] = {}
   for _, _, features in _fields(message):
     for _, _, entry in _fields(features):
-      # Most have other names, and parsing them would take most of the time of reading.
+      # Most entries have other names, and parsing them would take most of the reading time.
       if names.search(entry):
         parts = {number: value for number, _, value in _fields(entry)}
         if names.fullmatch(name := parts.get(1, b"")):
@@ -206,7 +207,7 @@ def _varints(content: bytes) -> Iterator[int]:
 def _varint(content: bytes, at: int) -> tuple[int, int]:
   """(A number of 7 bits in each byte, the place behind it)."""
   value = content[at]
-  if value < 128:  # most are
+  if value < 128:  # the usual case, one byte
     return value, at + 1
   value = 0
   for shift in range(0, 70, 7):
@@ -218,7 +219,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _check_schema(opened: Any) -> None:
-  """Refuses a file whose tables are views or virtual: reading them would run what it says."""
+  """Refuses a file whose tables are views or virtual: reading them would run code of the file."""
   opened.setlimit(_LIMIT_LENGTH, _LONGEST_ROW)
   opened.execute("PRAGMA trusted_schema = OFF")
   rows = opened.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")

@@ -12,10 +12,10 @@ import numpy as np
 class UsersOnDisk(Sequence):
   """Users who stay on disk, as a sequence: `users[i]` reads user i, from any thread.
 
-  A slice is another such sequence, of which nothing is read: `users[:100]` has the first 100.
+  A slice is another such sequence, and reads nothing: `users[:100]` has the first 100.
 
   Attributes:
-    names: of the users, in order.
+    names: the users' names, in order.
     read: number -> the user's data.
 
   >>> users = UsersOnDisk(("al", "bo", "cy"), lambda number: 10 * number)
@@ -35,7 +35,7 @@ class UsersOnDisk(Sequence):
 
     Raises:
       IndexError: if there is no such user.
-      ValueError: if it cannot be read any more.
+      ValueError: if the user cannot be read any more.
     """
     if isinstance(number, slice):
       chosen = range(len(self))[number]
@@ -49,7 +49,7 @@ class UsersOnDisk(Sequence):
 
 @dataclasses.dataclass(frozen=True)
 class UserRows:
-  """Which rows of a table are each user's, as runs of consecutive rows: 16 bytes a run.
+  """The rows of a table that belong to each user, as runs of consecutive rows: 16 bytes a run.
 
   Attributes:
     starts: int64 [users + 1]. User i has the runs from starts[i] to starts[i + 1].
@@ -68,10 +68,10 @@ def rows_of_users(users: Any, firsts: Any, lasts: Any, num_users: int) -> UserRo
   """The rows of each user.
 
   Args:
-    users: whose each run is, int [runs].
-    firsts: its first row, ascending, int [runs].
-    lasts: its last row, int [runs].
-    num_users: users are below it.
+    users: the user of each run, int [runs].
+    firsts: each run's first row, ascending, int [runs].
+    lasts: each run's last row, int [runs].
+    num_users: the users' numbers are below it.
   """
   users = np.asarray(users, np.int64)
   order = np.argsort(users, kind="stable")

@@ -24,7 +24,7 @@ class _Index(NamedTuple):
   """Where users are.
 
   Attributes:
-    names: of the users, in order.
+    names: the users' names, in order.
     rows: their rows, numbered over all row groups.
     groups: the row groups.
     firsts: the number of each group's first row, int [groups].
@@ -43,14 +43,14 @@ def parquet_source(
   """Users of Parquet files with a row for each example, each read when it is asked for.
 
   The column of users is read once, to find their rows. Every run of a user's rows then takes 16
-  bytes of memory. A user is read from the row groups that have its rows, and of these the columns
-  of labels and inputs are read whole. So files are best sorted by user, in row groups of some
-  thousand rows (`row_group_size` of pyarrow's writer): then a user is in one or two of them. If
-  they are not sorted, reading one user may read all files.
+  bytes of memory. To read a user, the columns of labels and inputs are read whole in every row
+  group that has its rows. So files are best sorted by user, in row groups of some thousand rows
+  (`row_group_size` of pyarrow's writer): then a user is in one or two of them. If they are not
+  sorted, reading one user may read all files.
 
   Args:
     path: a Parquet file, or a folder of files *.parquet.
-    user: the column that says whose the example is: strings or whole numbers.
+    user: the column with each example's user: strings or whole numbers.
     label: the column to predict.
     inputs: one column of numbers or of lists of one shape, or the names of several columns of
       numbers.
@@ -61,8 +61,8 @@ def parquet_source(
   Raises:
     FileNotFoundError: if there is no such file.
     ImportError: if pyarrow is not installed (the extra `parquet`).
-    ValueError: if a file is another, lacks a column, or has a row without a user. Reading a user
-      raises it as well, also if a number is missing or lists differ in length.
+    ValueError: if a file has another format, lacks a column, or has a row without a user. Reading a
+      user raises it as well, and also if a number is missing or lists differ in length.
 
   >>> import tempfile, pyarrow.parquet
   >>> table = {"who": ["al", "bo", "al"], "age": [20, 40, 10], "label": [0, 1, 2]}
@@ -100,7 +100,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _index(paths: Sequence[pathlib.Path], user: str, others: Sequence[str]) -> _Index:
-  """Where the users of files are."""
+  """Where the users are in the files."""
   found: dict[Any, int] = {}
   groups: list[_Group] = []
   firsts, owners, starts, lasts, total = [], [], [], [], 0
@@ -162,7 +162,7 @@ def _in_order(found: dict[Any, int]) -> tuple[np.ndarray, tuple[str, ...]]:
 def _parts(index: _Index, number: int) -> Iterator[tuple[int, np.ndarray]]:
   """(Number of a row group, a user's rows in it), in order."""
   runs = index.rows.of(number)
-  # A run lies in one group.
+  # A run lies within one group.
   of_run = np.searchsorted(index.firsts, runs[:, 0], side="right") - 1
   for group in np.unique(of_run).tolist():
     own = runs[of_run == group] - index.firsts[group]
@@ -181,7 +181,7 @@ def _numbers(column: Any) -> np.ndarray:
   """A column of numbers [n], or of lists of one shape [n, ...].
 
   Raises:
-    ValueError: if it is another, or a number is missing.
+    ValueError: if the column is of another kind, or a number is missing.
   """
   import pyarrow as pa
   from pyarrow import compute
@@ -210,7 +210,7 @@ def _opened(path: pathlib.Path, metadata: Any = None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _refusing(path: pathlib.Path) -> Iterator[None]:
-  """Has whatever a damaged file leads to be one sentence."""
+  """Turns any error that a damaged file causes into one sentence."""
   import pyarrow as pa
 
   try:

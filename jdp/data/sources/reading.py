@@ -1,4 +1,4 @@
-"""What a source gives of users: read as arrays, and cast as users in memory are."""
+"""Users from a source: read as arrays, and cast like users in memory."""
 
 import concurrent.futures
 import threading
@@ -18,7 +18,7 @@ Cast = Callable[[np.ndarray, PyTree], Examples]
 
 
 class Source(Protocol):
-  """Where users are read, in any order and again and again: a list has this form."""
+  """Users are read from it, in any order and repeatedly. A list has this form."""
 
   def __len__(self) -> int:
     """The number of users, public."""
@@ -28,12 +28,12 @@ class Source(Protocol):
 
 
 class UserArrays(NamedTuple):
-  """What a source has of a user.
+  """What a source holds of a user.
 
   Attributes:
-    rows: how many examples.
-    arrays: the inputs, and the arrays of the labels, copied: a source may use its own again.
-    structure: of the labels.
+    rows: the number of examples.
+    arrays: the inputs, and the arrays of the labels, copied: a source may reuse its own memory.
+    structure: the structure of the labels' pytree.
   """
 
   rows: int
@@ -45,10 +45,10 @@ class Reader(NamedTuple):
   """How users are read.
 
   Attributes:
-    source: has them.
+    source: the source of the users.
     max_examples: how many examples of a user are kept.
     label_trees: whether labels may be pytrees. A list is an array in any case.
-    num_threads: that read.
+    num_threads: the number of threads that read.
   """
 
   source: Source
@@ -57,11 +57,10 @@ class Reader(NamedTuple):
   num_threads: int
 
   def read(self, numbers: np.ndarray) -> list[UserArrays]:
-    """What the source has of some users.
+    """What the source holds of some users.
 
     Raises:
-      ValueError: if it fails, or gives something else. No message names a user, or says what it
-        has.
+      ValueError: if it fails, or gives something else. No message names a user, or quotes its data.
     """
     if self.num_threads == 1:
       return self._read_users(numbers)
@@ -88,7 +87,7 @@ class Reader(NamedTuple):
     try:
       lengths = {len(x) for x in (pair[0], *labels)}
       arrays = [np.array(x[: self.max_examples]) for x in (pair[0], *labels)]
-    except Exception as error:  # arrays that read when they are asked, numbers, ragged lists
+    except Exception as error:  # lazily read arrays may raise anything; also numbers, ragged lists
       raise _failed(error) from None
     if len(lengths) != 1:
       raise ValueError(
@@ -99,7 +98,7 @@ class Reader(NamedTuple):
 
 
 def in_thread(function: Callable[[], T]) -> concurrent.futures.Future[T]:
-  """Calls a function in a thread of its own, for which the end of the program does not wait."""
+  """Calls a function in a thread of its own. The program may end without waiting for it."""
   future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
   def run() -> None:
@@ -113,13 +112,13 @@ def in_thread(function: Callable[[], T]) -> concurrent.futures.Future[T]:
 
 
 def cast_by_type(users: Sequence[UserArrays], cast: Cast) -> Iterator[tuple[list[int], Examples]]:
-  """(places of users in the list, their examples in a row), for users of one type at a time.
+  """(places of users in the list, their concatenated examples), for users of one type at a time.
 
-  A user is taken or refused whoever else is read: arrays of several types are never joined. Who has
-  no example is left out.
+  Whether a user is accepted does not depend on who else is read: arrays of several types are never
+  joined. A user without examples is left out.
 
   Raises:
-    ValueError: if users differ in shape, or are refused by `cast`.
+    ValueError: if users differ in shape, or `cast` refuses one.
   """
   groups: dict[Any, list[int]] = {}
   for place, user in enumerate(users):
@@ -138,7 +137,8 @@ def cast_by_type(users: Sequence[UserArrays], cast: Cast) -> Iterator[tuple[list
 
 
 def in_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-  """Labels in the type of all users'. Whole numbers and booleans become floats where that is exact.
+  """Labels in the common type of all users. Whole numbers and booleans become floats where that is
+  exact.
 
   Raises:
     ValueError: if they would change.
@@ -156,7 +156,7 @@ def in_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def of_several(what: str) -> ValueError:
-  """The error of users who differ in something."""
+  """The error for users who differ in something."""
   return ValueError(
     f"Expected examples of one shape from all users of the source, got several {what}; make them "
     "alike."

@@ -1,4 +1,4 @@
-"""Users who are read when they are sampled, as all of them do not fit in memory."""
+"""Users who are read when they are sampled, for data that do not fit in memory."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ class SourceUsers:
     num_users: how many there are.
     max_examples: how many examples every user is padded to, public.
     identities: as in `PackedUsers`.
-    seen: examples of some users, without padding, in the shapes and types of all.
+    seen: examples of some users, without padding, in the shapes and types that all users have.
     reader: reads users by their numbers.
     cast: (inputs, labels) -> `Examples`, with their values checked.
   """
@@ -44,7 +44,7 @@ class SourceUsers:
     return self.num_users
 
   def __repr__(self) -> str:
-    # Where arrays are expected, JAX's message has this: no data may be in it.
+    # JAX quotes this in error messages, so it must hold no data.
     return f"SourceUsers of {len(self)} users"
 
   @property
@@ -56,7 +56,7 @@ class SourceUsers:
 
   @property
   def begun_with(self) -> PyTree:
-    """What tells this source from another without reading all of it."""
+    """Data that tells this source from others, without reading all of it."""
     return np.int64(len(self)), np.int64(self.max_examples), self.identities, self.seen
 
   def read(self, numbers: np.ndarray, rows: int) -> Examples:
@@ -65,12 +65,12 @@ class SourceUsers:
     Zeros take the place of missing examples and users.
 
     Args:
-      numbers: of the users, int [n].
+      numbers: the users' numbers, int [n].
       rows: at least n.
 
     Raises:
-      ValueError: if the source fails, or gives what `clients_from_source` does not expect. No
-        message names a user: who was read is the sample, which is secret.
+      ValueError: if the source fails, or returns something that `clients_from_source` does not
+        expect. No message names a user: who was read is the sample, which is secret.
     """
     if len(self.reader.source) != self.num_users:
       raise ValueError(
@@ -104,34 +104,35 @@ def clients_from_source(
 ) -> SourceUsers:
   """Users who are read when they are in a sample, for more data than memory holds.
 
-  `jdp.federated.train` takes them in the place of users in memory, with the same result, bit for
-  bit. It draws the members of a round ahead, and reads them while the round before is computed.
-  Memory holds about four samples' users, each padded to `max_examples`.
+  `jdp.federated.train` takes them in place of users in memory, with the same result, bit for bit.
+  It draws the members of a round ahead, and reads them while the round before is computed. Memory
+  holds about four samples' users, each padded to `max_examples`.
 
   A run that is resumed compares the number of users, their names, and the 64 users that are looked
-  at here, not all users. If others have changed, repeated rounds have other noise, and a round that
-  was released is refused where its model differs.
+  at here, not all users. If other users have changed, repeated rounds get other noise, and a
+  released round is refused if its model differs.
 
-  What is read from a source, and when, tells who is in the samples. So the guarantee takes as
-  secret what the source's disk or network sees, as it does the memory of the machine.
+  The reads from a source, and their times, tell who is in the samples. So the guarantee assumes
+  that what the source's disk or network sees is secret, like the machine's memory.
 
   Args:
     source: `len(source)` is the number of users, and `source[i]` gives (inputs, labels) of user i,
-      the same whenever it is asked: a list has this form, and so have the sources of Grain. It is
-      read from other threads than this one. A user may have no example. With one thread it may use
-      the memory of its arrays again.
-    max_examples: a public bound, fixed without a look at the data. Each user has so many of its
-      examples, the first ones.
+      the same every time: lists and the sources of Grain have this form. It is read from other
+      threads than this one. A user may have no example. With one thread, the source may reuse the
+      memory of its arrays.
+    max_examples: a public bound, fixed without looking at the data. Each user keeps its first
+      `max_examples` examples.
     num_classes: classes are below it. None: below 2^31.
     label_kind: "classes", "numbers" or "words" (`jdp.data.examples`).
-    names: a name for each user, of which its identity is made. None: its number takes the place.
-    num_threads: how many threads read. More than one helps where a read waits for a disk or a
-      network; the source must then allow it.
+    names: a name for each user, from which its identity is made. None: its number takes the name's
+      place.
+    num_threads: how many threads read. More than one helps if reads wait for a disk or a network.
+      The source must then allow it.
 
   Raises:
     ValueError: if the source fails, or has no user. Also if none of 64 users, evenly spread, has an
-      example, theirs differ in shape, or a number is refused (`jdp.data.examples`). Also if there
-      is not one name for each user, or a number is out of range.
+      example, if their examples differ in shape, or a number is refused (`jdp.data.examples`). Also
+      if there is not one name for each user, or a number is out of range.
 
   >>> users = [(np.ones((1, 2)), [0]), ([], []), (np.zeros((3, 2)), [1, 0, 1])]
   >>> clients = clients_from_source(users, max_examples=2)
@@ -163,7 +164,7 @@ def clients_from_source(
 
 
 def _joined(parts: Sequence[Examples]) -> Examples:
-  """Examples in a row, in one type: that of floats, if some are."""
+  """Concatenated examples, in one type: float, if some are floats."""
   shapes = {str(jax.tree.map(lambda x: x.shape[1:], part)) for part in parts}
   if len(shapes) > 1:
     raise of_several("shapes")
