@@ -82,7 +82,7 @@ def _parsed_user(line: str, place: str) -> UserText:
       and isinstance(text, list)
       and all(isinstance(part, str) for part in text)
     )
-  except (ValueError, TypeError, KeyError, RecursionError):  # no JSON, another form, nested too deeply
+  except (ValueError, TypeError, KeyError, RecursionError):  # not JSON, another form, too deep
     valid = False
   if not valid:
     raise ValueError(

@@ -1,8 +1,8 @@
 """Events: what a run did with private data, as the ledger records it.
 
-An event is a frozen value, and its docstring is its mathematical definition. Somebody who writes an
-accountant needs to know nothing else. An event never changes its meaning: a new meaning is a new
-class. Events are checked when they are made.
+An event is a frozen value, and its docstring is its mathematical definition. To write an
+accountant, one needs to know nothing else. An event never changes its meaning: a new meaning is a
+new class. Events are checked when they are made.
 
 Events are pytrees, so a jitted step can return them and a scan can stack them. Fields that hold
 arrays are leaves, such as a clip norm that follows a schedule. Everything else is static: names,

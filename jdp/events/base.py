@@ -16,27 +16,27 @@ EVENT_TYPES: dict[str, type] = {}
 """Every event type, by the name that ledger files use for it."""
 
 NO_NUMBER = np.int32(-1)
-"""The number of an event that was given none."""
+"""The number of an event to which no number was given."""
 
-_ALWAYS_LEAVES = ("number", "index")  # what tells the rounds of a scan apart
+_ALWAYS_LEAVES = ("number", "index")  # these tell the rounds of a scan apart
 
 MARKS = ("key_exposed", "adaptive")
-"""Fields that take no part in equality, but that ledgers and their files keep."""
+"""Fields that do not count in equality, but that ledgers and their files keep."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EventBase:
-  """The fields that every event has beside what happened.
+  """The fields that every event has in addition to what happened.
 
-  They take no part in equality: rounds that cost the same are equal. An event has the marks
+  They do not count in equality: rounds that cost the same are equal. An event has the marks
   (`key_exposed`, `adaptive`) of every event that it holds.
 
   Attributes:
-    number: The number of the event's round, an int32 scalar, or -1. A `Round` without one has its
-      query's. It is always a leaf of the pytree. So a scan stacks every event that is returned from
-      it, the constant ones too.
+    number: The number of the event's round, an int32 scalar, or -1. A `Round` without a number
+      takes its query's. It is always a leaf of the pytree. So a scan stacks every event that it
+      returns, even a constant one.
     key_exposed: Whether the release's noise came from a key that `jdp.random.secure_key` did not
       make, or that drew something else too. Then the event's guarantee does not hold against anyone
       who knows or guesses that key.
@@ -69,7 +69,7 @@ def event(cls: type[T]) -> type[T]:
 
   def flatten(event: Any) -> tuple[list[Any], tuple[Any, Any]]:
     values = [getattr(event, name) for name in names]
-    # Decided for each value, as a field may hold a constant in one run and a schedule in another.
+    # Decided value by value, as a field may hold a constant in one run and a schedule in another.
     traced = [is_leaf(name, value) for name, value in zip(names, values, strict=True)]
     leaves = [v for v, t in zip(values, traced, strict=True) if t]
     static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
@@ -78,7 +78,7 @@ def event(cls: type[T]) -> type[T]:
 
   def unflatten(names_and_static: tuple[Any, Any], leaves: Iterable[Any]) -> Any:
     dynamic, static = names_and_static
-    # Not by the constructor: its checks would meet tracers, and the placeholders that JAX puts in.
+    # Without the constructor: its checks would fail on tracers and on JAX's placeholders.
     event = object.__new__(kind)
     for name, value in (*zip(dynamic, leaves, strict=True), *static):
       object.__setattr__(event, name, value)
@@ -90,15 +90,15 @@ def event(cls: type[T]) -> type[T]:
 
 
 def if_known(check: Callable[..., None], **values: Any) -> None:
-  """Checks the values of fields, but for arrays.
+  """Checks the values of fields that are not arrays.
 
-  Arrays are what varies over rounds, traced inside jit. The ledger checks them when they arrive.
+  Arrays hold what varies over rounds, traced inside jit. The ledger checks them when they arrive.
   """
   check(**{name: value for name, value in values.items() if not isinstance(value, jax.Array)})
 
 
 def _converting(cls: type[T]) -> type[T]:
-  """Makes the constructor of `cls` convert its fields, check them, and take up their marks."""
+  """Makes the constructor of `cls` convert its fields, check them, and take over their marks."""
   check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda event: None)
   kinds = [kind for kind in cls.__mro__ if kind not in (EventBase, object)]
   names = [name for kind in kinds for name in vars(kind).get("__annotations__", ())]
@@ -125,7 +125,7 @@ def _holds_events(value: Any) -> bool:
 
 
 def _take_marks(event: Any, inner: Any) -> None:
-  """Marks an event as one that it holds."""
+  """Gives an event the marks of one that it holds."""
   for mark in MARKS:
     if (theirs := getattr(inner, mark)) is not False:
       object.__setattr__(event, mark, _either(getattr(event, mark), theirs))
@@ -146,13 +146,13 @@ _OF_ONE_ROUND = {
 
 
 def shared_fields(event: Any) -> tuple[Any, ...]:
-  """What the events of all rounds of one run, or their samplings, have in common."""
+  """The values that the events of all rounds of one run, or their samplings, have in common."""
   return type(event).__name__, *_values_shared(tuple(event.__dataclass_fields__))(event)
 
 
 @functools.cache
 def _values_shared(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-  """Reads those of an event's fields that do not differ between the rounds of a run."""
+  """Reads the fields of an event that do not differ between the rounds of a run."""
   shared = [name for name in names if name not in _OF_ONE_ROUND]
   if len(shared) > 1:
     return operator.attrgetter(*shared)

@@ -13,25 +13,26 @@ import jax
 from jdp import _validate
 from jdp.events.base import EventBase, event, if_known
 
-_SLACK = 1 + 1e-9  # of numbers that rounding may have moved
+_SLACK = 1 + 1e-9  # allows for rounding of the compared numbers
 
 
 @event
 class CorrelatedGaussianSum(EventBase):
   """Row `index` of clip_norm (G + C^-1 Z) was released.
 
-  All fields but the clip norm and the index are the plan of the run. Rounds of equal plans are of
-  one run, or of as many runs as one index occurs.
+  All fields but the clip norm and the index are the plan of the run. Rounds of equal plans belong
+  to one run, or to as many runs as the same index occurs.
 
   The bound of a plan holds for records whose rounds keep its pattern: any two at least
   `min_separation` apart, and at most `max_participations` in all. It holds under zero-out, and with
   twice the sensitivity under replace-one, if the rounds open to a record do not depend on the data.
-  It holds under add/remove if besides nobody's rounds depend on who else is present: each record's
-  follow from its own identity or its own coins. Equal splits and samples of fixed size do not.
+  It holds under add/remove if, in addition, no record's rounds depend on who else is present: they
+  follow from its own identity or its own coins. In equal splits and samples of fixed size they do
+  not.
 
   Attributes:
     clip_norm: S, the L2 bound on what one record contributes to the round's sum. It may differ
-      between rounds, as what earlier rounds released decides it.
+      between rounds, and depend on what earlier rounds released.
     noise_multiplier: z, the standard deviation of Z's entries. Zero means no privacy.
     strategy: the fingerprint of C, a digest of its numbers.
     num_rounds: n, the rounds that C is for.
@@ -98,11 +99,11 @@ class CorrelatedGaussianSum(EventBase):
 
 @event
 class DistributedCorrelatedSum(CorrelatedGaussianSum):
-  """The same, with noise by the records' owners, all of whom add some in every round.
+  """The same, with noise by the records' owners. Every owner adds noise in every round.
 
-  `noise_multiplier` is that of a central run which costs as much, whoever of the owners was lost. A
-  record that is zeroed or replaced leaves its owner's noise where it is. Under add/remove it would
-  take it along, so there is no bound.
+  `noise_multiplier` is that of a central run which costs as much, whichever owners were lost. If a
+  record is zeroed or replaced, its owner's noise stays. Under add/remove the noise would leave with
+  the record, so there is no bound.
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import DistributedCorrelatedSum, MinSeparationSampling
@@ -119,8 +120,9 @@ class DistributedCorrelatedSum(CorrelatedGaussianSum):
 class MinSeparationSampling(EventBase):
   """A record takes part in at most k rounds of a run, any two of them at least b apart.
 
-  Which rounds are open to a record follows from public data that the records have no part in, such
-  as its number. Of those, a record may sit out any. The sample of a round depends on nothing else.
+  Which rounds are open to a record follows from public data that does not depend on the records,
+  such as its number. A record may sit out any of its open rounds. The sample of a round depends on
+  nothing else.
 
   A bound holds under zero-out and replace-one. It holds under add/remove only with `by_identity`:
   if groups were cut by position or to equal sizes, a record that leaves would move others to
@@ -130,10 +132,10 @@ class MinSeparationSampling(EventBase):
     min_separation: b, in rounds of the sampler; neighbouring rounds are 1 apart.
     max_participations: k, over the whole run of the sampler.
     population: N, the public number of records.
-    position: the sampler's number of this round, from 0. None in a plan that names none. Rounds of
-      one run have positions that grow with their indices by the same steps.
-    by_identity: whether the rounds open to a record follow from its own identity, or coin, whoever
-      else is present.
+    position: the sampler's number of this round, from 0. None in a plan that names none. In one
+      run, positions and indices grow by the same steps.
+    by_identity: whether the rounds open to a record follow from its own identity or coin, and not
+      from who else is present.
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import MinSeparationSampling
@@ -164,11 +166,11 @@ class MinSeparationSampling(EventBase):
 class CyclicPoissonSampling(EventBase):
   """Records are in groups; in round t each member of group t mod b takes part with probability p.
 
-  It decides so by its own coin, secret, and fresh in every round. A record's group follows from
-  public data that the records have no part in.
+  It decides by its own coin, which is secret, and fresh in every round. A record's group follows
+  from public data that does not depend on the records.
 
   A bound holds under zero-out and replace-one, and under add/remove with `by_identity`. Under
-  replace-one, Gaussian releases alone are amplified.
+  replace-one, only Gaussian releases are amplified.
 
   Attributes:
     num_groups: b. So any two rounds of a record are at least b apart.

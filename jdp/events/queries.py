@@ -99,11 +99,11 @@ class RandomizedResponse(EventBase):
   """One of `num_values` values was released: the true one, or a uniform one of all.
 
   Attributes:
-    noise: The probability that the value is replaced by a uniform one, in `[0, 1]`. The uniform one
-      may be the true one.
+    noise: The probability that the value is replaced by a uniform one, in `[0, 1]`. The uniform
+      value may be the true one.
     num_values: The number of values, at least 2.
-    uniform_null: Whether a uniform value is released of a null or absent record. If not, that
-      record counts as one of any value.
+    uniform_null: Whether a uniform value is released for a null or absent record. If not, that
+      record counts as a record of any value.
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import PoissonSampling, RandomizedResponse, Round
@@ -198,8 +198,8 @@ class GroupedSums(EventBase):
 class DistributedGaussianSum(EventBase):
   """A sum of vectors was released, each with its owner's share of Gaussian noise.
 
-  Together the shares are N(0, stddev^2) per coordinate. A record that is zeroed or replaced leaves
-  its share where it is. One that is removed takes it along. So under add/remove the noise of
+  Together the shares are N(0, stddev^2) per coordinate. If a record is zeroed or replaced, its
+  share of noise stays. If it is removed, its share is removed too. So under add/remove the noise of
   neighbours differs in variance too.
 
   Attributes:
@@ -235,11 +235,11 @@ class DiscreteGaussianSum(EventBase):
 
   Attributes:
     l2_norm: The L2 bound on the integers that one record contributes.
-    l1_norm: The L1 bound on them.
+    l1_norm: The L1 bound on these integers.
     share_stddev: The parameter sigma of one share. Zero means no privacy.
-    num_shares: How many shares the released sum held. Without any there is no privacy.
+    num_shares: How many shares the released sum held. Without shares there is no privacy.
     dim: The number of coordinates.
-    rounded: Whether the integers are real numbers, rounded at random. Then no record is known to
+    rounded: Whether the integers are randomly rounded real numbers. Then no record is known to
       contribute as much as the bounds allow.
 
   >>> from jdp import accounting, ledger
@@ -275,9 +275,9 @@ class SkellamSum(EventBase):
 
   Attributes:
     l2_norm: The L2 bound on the integers that one record contributes.
-    l1_norm: The L1 bound on them.
+    l1_norm: The L1 bound on these integers.
     share_variance: The variance of one share. Zero means no privacy.
-    num_shares: How many shares the released sum held. Without any there is no privacy.
+    num_shares: How many shares the released sum held. Without shares there is no privacy.
     rounded: As for `DiscreteGaussianSum`.
     released: As for `DistributedGaussianSum`.
 
@@ -319,7 +319,7 @@ SumQueryEvent = (
 )
 """What a sum query of one round released."""
 
-# At run time a registered one too (`register`).
+# At run time also a registered event (`register`).
 QueryEvent = Annotated[SumQueryEvent | WholeRunEvent, EventBase]
 """What was released about one sample, or by a whole run."""
 
@@ -339,8 +339,8 @@ def register(cls: type[T]) -> type[T]:
   (`jdp.queries.registry.register`) it is audited.
 
   Raises:
-    ValueError: if it is not a subclass of `EventBase`. Also if another event type has its name, by
-      which files know it.
+    ValueError: if it is not a subclass of `EventBase`. Also if another event type has its name,
+      which identifies it in files.
 
   >>> @register
   ... class GaussianSum(EventBase):
@@ -354,7 +354,7 @@ def register(cls: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True)
 def register_sampling(cls: type[T]) -> type[T]:
-  """Makes a subclass of `EventBase` an event of a sampling, for ledgers; else as `register`.
+  """Makes a subclass of `EventBase` an event of a sampling, for ledgers. Otherwise as `register`.
 
   With `jdp.accounting.charge_as` ledgers that hold it have an epsilon.
   """
@@ -373,7 +373,7 @@ def _registered(cls: type[T], kinds: list[type]) -> type[T]:
 def query_event_types() -> tuple[type, ...]:
   """The types of all events that say what a query released.
 
-  They are those of this module, and the registered ones.
+  They are the types of this module, and the registered ones.
   """
   return (*typing.get_args(SumQueryEvent), *_REGISTERED)
 
@@ -384,5 +384,5 @@ def sampling_event_types() -> tuple[type, ...]:
 
 
 def registered_event_types() -> tuple[type, ...]:
-  """The types of events of queries and samplings that were registered from outside."""
+  """The query and sampling event types that were registered from outside."""
   return (*_REGISTERED, *_REGISTERED_SAMPLINGS)

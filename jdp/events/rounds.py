@@ -16,8 +16,8 @@ class Round(EventBase):
   Attributes:
     sampling: How the records of the round were chosen.
     query: What was released about them.
-    relation: The neighbouring relation that the run declares. The accountant computes for another
-      on request, where an analysis is proved for it.
+    relation: The neighbouring relation that the run declares. On request, the accountant computes
+      for another relation if an analysis is proved for it.
     unit: What one record is.
     observer: Who sees the release. For a noised sum, this is anyone who sees the models.
 
@@ -28,7 +28,7 @@ class Round(EventBase):
   0.62
   """
 
-  sampling: Annotated[SamplingEvent, EventBase]  # at run time a registered one too
+  sampling: Annotated[SamplingEvent, EventBase]  # at run time also a registered event
   query: QueryEvent
   relation: Relation = Relation.ADD_REMOVE
   unit: Unit = Unit.USER
@@ -48,8 +48,8 @@ class LocalRelease(EventBase):
   Attributes:
     guarantee: What one release costs, with its relation, unit and observer.
     max_releases: The most releases that one unit makes over the whole run. This is the
-      participation cap times the releases it makes in a round. None means as many as there are
-      rounds.
+      participation cap times the releases that the unit makes in a round. None means as many as
+      there are rounds.
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import LocalRelease

@@ -16,11 +16,11 @@ class PoissonSampling(EventBase):
     probability: The rate q, in `[0, 1]`, as realised by the sampler. That is its integer threshold
       divided by the range.
     overflow_probability: The probability that a sample outgrew the public capacity and surplus
-      records were dropped, whatever they held. The accountant adds `(1 + e^epsilon)` times the sum
-      of it over rounds to delta.
+      records were dropped, whatever they held. The accountant adds to delta `(1 + e^epsilon)` times
+      the sum of this probability over rounds.
     population: N, the public number of records. None in a plan that names none.
     max_participations: A record that has taken part this often in the run is passed over. None: no
-      record is. Equal events of a ledger are of one run.
+      record is. Equal events in a ledger belong to one run.
 
   >>> from jdp import accounting, ledger
   >>> from jdp.events import GaussianSum, PoissonSampling, Round
@@ -46,7 +46,8 @@ class PoissonSampling(EventBase):
 
 @event
 class TruncatedPoissonSampling(EventBase):
-  """Each record is drawn independently, and of too many a uniformly random subset takes part.
+  """Each record is drawn independently. If too many are drawn, a uniformly random subset takes
+  part.
 
   Source: arXiv 2508.15089. Nothing is added to delta: the analysis is of the truncated sample.
 
@@ -71,14 +72,14 @@ class TruncatedPoissonSampling(EventBase):
 
   @property
   def full_probability(self) -> float:
-    """That the other records drawn fill the sample: P(Bin(N - 1, q) >= B)."""
+    """The probability that the other records drawn fill the sample: P(Bin(N - 1, q) >= B)."""
     return _binomial_above(self.capacity - 1, self.population - 1, self.probability)
 
   @property
   def share_when_full(self) -> float:
     """The probability that a record takes part, given that the others drawn fill the sample.
 
-    It is the mean of q B / (M + 1) over their number M >= B.
+    It is the mean of q B / (M + 1) over the number M >= B of others drawn.
     """
     drawn = _binomial_above(self.capacity, self.population, self.probability)
     full = self.full_probability
@@ -86,7 +87,7 @@ class TruncatedPoissonSampling(EventBase):
 
   @property
   def inclusion_probability(self) -> float:
-    """That a record takes part."""
+    """The probability that a record takes part."""
     full = self.full_probability
     return (1 - full) * self.probability + full * self.share_when_full
 
@@ -131,11 +132,11 @@ class FixedSizeSampling(EventBase):
 class ShuffledBatches(EventBase):
   """The round's records are the next batch of an epoch.
 
-  An epoch is the records in a fresh uniform permutation, cut in pieces. Each record is in at most
-  one batch of an epoch.
+  An epoch is a fresh uniform permutation of the records, cut into batches. Each record is in at
+  most one batch of an epoch.
 
   Attributes:
-    num_batches: The rounds of a whole epoch. Public.
+    num_batches: The number of rounds of a whole epoch. Public.
     starts_epoch: Whether this round is the first after a new permutation.
     keeps_partial: Whether the last batch of an epoch is smaller than the others when the batch size
       does not divide the population. If False, the records left over sit that epoch out.
@@ -163,12 +164,12 @@ class ShuffledBatches(EventBase):
 
 @event
 class BallsInBins(EventBase):
-  """The round's records are those that picked it.
+  """The round's records are those that picked this round.
 
   Each record picks one round of every epoch, uniformly and independently.
 
   Attributes:
-    num_batches: The rounds of a whole epoch. Public.
+    num_batches: The number of rounds of a whole epoch. Public.
     starts_epoch: Whether this round is the first after the records picked anew.
     overflow_probability: As for `PoissonSampling`.
     population: N, the public number of records. None in a plan that names none.
@@ -196,14 +197,14 @@ class BallsInBins(EventBase):
 
 @event
 class RandomAllocation(EventBase):
-  """The round's records are those whose random subset of the epoch's rounds holds it.
+  """The round's records are those whose random subset of the epoch's rounds contains this round.
 
   Each record picks `participations` rounds of every epoch, uniformly among all subsets of that
   size, independently of the other records (arXiv 2502.08202).
 
   Attributes:
-    num_batches: t, the rounds of a whole epoch. Public.
-    participations: k in `[1, num_batches]`, the rounds of an epoch that a record is in.
+    num_batches: t, the number of rounds of a whole epoch. Public.
+    participations: k in `[1, num_batches]`, how many rounds of an epoch a record is in.
     starts_epoch: Whether this round is the first after the records picked anew.
     overflow_probability: As for `PoissonSampling`.
     population: N, the public number of records. None in a plan that names none.

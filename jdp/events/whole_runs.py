@@ -1,4 +1,4 @@
-"""Events of whole runs, of which a ledger holds one each: what was released in many rounds."""
+"""Events of whole runs: one event says what was released in many rounds."""
 
 import math
 from typing import Any
@@ -11,23 +11,24 @@ from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
 
 @event
 class BestOfRuns(EventBase):
-  """A run was repeated a random number of times, and only the releases of the best one released.
+  """A run was repeated a random number of times, and only the releases of the best repetition were
+  released.
 
-  Every repetition draws a setting (from a fixed distribution) and happens on the same records, with
-  fresh noise. It is scored by what it released, or by public data. The number K of repetitions is
-  independent of the data, and never told (arXiv 2110.03620). With shape s it is
+  Every repetition draws a setting (from a fixed distribution) and uses the same records, with fresh
+  noise. It is scored by what it released, or by public data. The number K of repetitions is
+  independent of the data, and never revealed (arXiv 2110.03620). With shape s it is
 
   * negative binomial, given K >= 1: P(K = k) = C(k + s - 1, k) (1 - g)^k / (g^-s - 1);
   * geometric at s = 1, and logarithmic, P(K = k) = (1 - g)^k / (k log(1/g)), at s = 0;
-  * Poisson at s = infinity. If K = 0, something that is independent of the data is released.
+  * Poisson at s = infinity. If K = 0, the release is independent of the data.
 
   g in (0, 1] is the number for which K has its mean. The event's round has a `PoissonSampling` of
   probability 1, as the rounds of a repetition say how they were sampled.
 
   Attributes:
-    rounds: the events `Round` of one repetition, or what costs as much, whatever its setting. So
-      none is adaptive. Their relation, unit and observer are those of the event's own round.
-    counts: how often each of them happened in it, up to 2^53.
+    rounds: the events `Round` of one repetition, or events that cost as much, whatever its setting.
+      So none is adaptive. Their relation, unit and observer are those of the event's own round.
+    counts: how often each of these events happened in a repetition, up to 2^53.
     mean_runs: the mean of K, >= 1.
     shape: s >= 0.
     others: if repetitions may have had other rounds (by their setting, or by whose record is
@@ -99,10 +100,10 @@ class TreeAggregation(EventBase):
 
   A tree's leaves are its steps. Each node is the sum of the leaves below it, with independent
   Gaussian noise. After a tree's last step the next one starts (arXiv 2103.00039, Appendix D). A
-  record takes part in one step at most, *of all trees together*. A tree of n steps has
-  ceil(log2(n + 1)) nodes above each leaf that are completed, itself included. The event's round has
-  a `PoissonSampling` of probability 1, as no sampling amplifies it, and the relation zero_out or
-  replace_one, under which nobody's step follows from who else is there.
+  record takes part in at most one step *of all trees together*. A leaf of a tree of n steps has at
+  most ceil(log2(n + 1)) completed nodes above it, itself included. The event's round has a
+  `PoissonSampling` of probability 1, as no sampling amplifies it, and the relation zero_out or
+  replace_one, under which no record's step depends on who else is there.
 
   Attributes:
     clip_norm: S, the L2 bound on what one record contributes to its step.
@@ -131,7 +132,7 @@ class TreeAggregation(EventBase):
 
   @property
   def depth(self) -> int:
-    """The most nodes that a record is in."""
+    """The largest number of nodes that a record is in."""
     return max(self.step_counts).bit_length()  # ceil(log2(n + 1))
 
 

@@ -18,16 +18,16 @@ PyTree = Any
 
 
 class Model(NamedTuple):
-  """A model as pure functions: any pair of them makes one, `Model(init, apply)`.
+  """A model as pure functions. Any such pair makes one: `Model(init, apply)`.
 
   `validate` says what is wrong with it.
 
   Attributes:
     init: key -> parameters, a plain pytree of float32 arrays.
-    apply: (parameters, inputs [n, ...]) -> predictions [n, ...], of a classifier logits [n,
+    apply: (parameters, inputs [n, ...]) -> predictions [n, ...]; a classifier's are logits [n,
       num_classes].
-    apply_training: (parameters, inputs, key) -> predictions in training, where a key draws what is
-      dropped. None: training does not differ.
+    apply_training: (parameters, inputs, key) -> predictions in training, where the key decides what
+      is dropped. None: the same as `apply`.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -36,23 +36,23 @@ class Model(NamedTuple):
 
 
 Loss = Callable[..., jax.Array]
-"""(parameters, examples) -> mean loss. A loss with a third argument `key` is given one in training,
+"""(parameters, examples) -> mean loss. A loss with a third argument `key` gets a key in training,
 for dropout.
 """
 
 
 def keyed(loss: Loss) -> Callable[[PyTree, Examples, jax.Array], jax.Array]:
-  """The loss as a function of a key too, whether it takes one or not.
+  """The loss as a function that also takes a key, whether or not the loss itself does.
 
-  The loss is given a `client_key`, so that what is dropped of an example does not depend on how far
-  its client is padded.
+  The loss gets a `client_key`, so that dropout in an example does not depend on the client's
+  padding.
   """
   if "key" in inspect.signature(loss).parameters:
     return lambda params, examples, key: loss(params, examples, key=client_key(key))
   return lambda params, examples, key: loss(params, examples)
 
 
-# XLA ends the process at sizes in bytes that no 64-bit number holds.
+# XLA aborts the process if a size in bytes exceeds 64 bits.
 MOST_PARAMETERS, LARGEST_SIZE, MOST_LAYERS = 2**38, 2**24, 2**12
 
 
@@ -63,7 +63,7 @@ def check_sizes(**sizes: int) -> None:
 
 
 def check_input_shape(input_shape: tuple[int, ...], most: int = LARGEST_SIZE) -> None:
-  """Refuses examples of more numbers."""
+  """Refuses examples with more than `most` numbers."""
   if not math.prod(input_shape) <= most:
     raise ValueError(
       f"Expected input_shape of at most {most} numbers, got {shown(input_shape)}; make examples "
@@ -78,7 +78,7 @@ def check_parameters(params: PyTree) -> None:
     params: the arrays, or their shapes.
 
   Raises:
-    ValueError: if there are none, or some are of another type, or more than any machine holds.
+    ValueError: if there are none, some have another type, or there are more than any machine holds.
   """
   count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
   if not count <= MOST_PARAMETERS:
@@ -115,7 +115,7 @@ def tried_on(example: jax.ShapeDtypeStruct) -> Iterator[None]:
 def predictions(
   model: Model, params: PyTree, inputs: jax.Array, key: jax.Array | None
 ) -> jax.Array:
-  """The model's outputs: those of training if there is a key."""
+  """The model's outputs: its training outputs if there is a key."""
   if key is None or model.apply_training is None:
     return model.apply(params, inputs)
   return model.apply_training(params, inputs, key)
@@ -124,8 +124,8 @@ def predictions(
 def without_padding(examples: Examples) -> tuple[PyTree, PyTree, jax.Array]:
   """(inputs, labels, mask) with zeros in place of the contents of padding.
 
-  Padding is cleared before the model sees it. In the gradient, the mask's zero times a NaN input
-  would be NaN.
+  Padding is cleared before the model sees it. Otherwise, in the gradient, the mask's zero times a
+  NaN input would be NaN.
   """
   counts = examples.mask > 0
 

@@ -1,12 +1,12 @@
-"""Batch normalisation for private training, by the server's statistics, never by those of a batch.
+"""Batch normalisation for private training, by the server's statistics, never by a batch's.
 
 Ordinary batch normalisation makes an example's gradient depend on the other examples of its batch.
-One record more would then move the contributions of all others.
+One more record would then move the contributions of all others.
 
 Here every record is normalised with the running statistics that the server sends. It reports the
-moments of its normalised activations beside its gradient. They are one more vector to be clipped,
-summed and noised (arXiv 1812.06210, Section 1). The server moves the statistics by the noised
-averages.
+moments of its normalised activations together with its gradient. They are one more vector to be
+clipped, summed and noised (arXiv 1812.06210, Section 1). The server moves the statistics by the
+noised averages.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from jdp.models.cnn import Conv
 PyTree = Any
 
 VARIANCE_RANGE = (1e-6, 1e6)
-"""The range of running variances, whatever is released: no divisor is zero or infinite."""
+"""The range of running variances. Releases cannot leave it, so no divisor is zero or infinite."""
 
 
 class Statistics(NamedTuple):
@@ -44,7 +44,7 @@ class Moments(NamedTuple):
 
   They are those of a record, or their average over a sample.
 
-  Both are near zero where the statistics fit. So clipping takes little, and the size of the sample
+  Both are near zero where the statistics fit. So clipping removes little, and the sample's size
   matters little to an average over its expected size.
 
   Attributes:
@@ -64,7 +64,7 @@ class NormalisedModel(NamedTuple):
     init_statistics: () -> `Statistics` of each normalised layer, by name. The mean is 0 and the
       variance is 1.
     apply: (weights, statistics, inputs [n, ...]) -> (logits [n, num_classes], normalised
-      activations [n, ..., features] by layer). Examples do not touch each other.
+      activations [n, ..., features] by layer). Examples do not affect each other.
   """
 
   init: Callable[[jax.Array], PyTree]
@@ -101,18 +101,17 @@ def record_moments(normalised: Mapping[str, jax.Array], mask: jax.Array) -> dict
 
 
 def move(statistics: Statistics, moments: Moments, rate: float) -> Statistics:
-  """The running statistics after a round: a mixture of old activations and those of the sample.
+  """The running statistics after a round: a mixture of the old activations and the sample's.
 
-  The mixture has 1 - rate of what `statistics` describes, and rate of what `moments` describes. In
-  normalised units its mean is rate * shift, and its variance is 1 + rate * spread - (rate *
-  shift)^2.
+  Its weights are 1 - rate for `statistics`, and rate for `moments`. In normalised units its mean is
+  rate * shift, and its variance is 1 + rate * spread - (rate * shift)^2.
 
   For any true moments that variance is at least 1 - rate. Noise may take it lower, even below zero,
   so 1 - rate is enforced. A variance therefore stays positive and loses at most the share `rate` of
   itself in a round. It also stays within `VARIANCE_RANGE`.
 
   Args:
-    statistics: before the round.
+    statistics: the statistics before the round.
     moments: the noised average over the sample, from activations normalised with these statistics.
     rate: in (0, 1).
 

@@ -1,8 +1,8 @@
 """A small convolutional network: the usual one for MNIST in the differential privacy literature.
 
-Clients differ in their weights' gradients. So vmap turns each convolution into as many small ones
-as there are clients, and XLA computes these one by one on CPU. As patches and a matrix product they
-stay one batched product, which is 3 to 20 times faster there.
+Clients differ in their weights' gradients. So vmap turns each convolution into one small
+convolution per client, and XLA computes these one by one on CPU. Written as patches and a matrix
+product, they stay one batched product, which is 3 to 20 times faster there.
 """
 
 import flax.linen as nn
@@ -49,7 +49,7 @@ def _patches(x: jax.Array, kernel_size: tuple[int, ...], stride: int) -> jax.Arr
     np.arange(0, size - width + 1, stride)[:, None] + np.arange(width)
     for size, width in zip(x.shape[1:3], kernel_size, strict=True)
   )
-  # Slices copy rows of the kernel, where a gather would copy number by number.
+  # Slices copy whole rows of the kernel. A gather would copy number by number.
   x = jnp.stack(
     [x[:, :, own[0] : own[-1] + 1].reshape(*x.shape[:2], -1) for own in columns], axis=2
   )
@@ -82,7 +82,7 @@ class _SmallCNN(nn.Module):
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """Two convolutions and two dense layers, the architecture of TensorFlow Privacy's MNIST tutorial.
 
-  Results can thus be compared. It has 26,010 parameters on 28 x 28 images of 10 classes.
+  So results can be compared. It has 26,010 parameters on 28 x 28 images of 10 classes.
 
   Args:
     input_shape: (height, width) or (height, width, channels), at least 16 x 16.

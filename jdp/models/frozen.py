@@ -1,4 +1,4 @@
-"""Models of which a part is trained, and the rest stays as it is."""
+"""Models in which one part is trained, and the rest stays as it is."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,20 +20,20 @@ def freeze(
 ) -> AnyModel:
   """The model that trains some leaves of `params`, and holds the others constant.
 
-  What is trained is clipped and noised, leaf by leaf. What is frozen is neither: it must be public,
-  or its cost must be in the ledger (`prior`). So a small part costs less accuracy than the whole:
-  the noise has as many coordinates as there are trained numbers.
+  Trained leaves are clipped and noised. Frozen ones are not: they must be public, or their cost
+  must be in the ledger (`prior`). Training a small part costs less accuracy than training all: the
+  noise has as many coordinates as there are trained numbers.
 
   Args:
-    model: all of it, a `Model` or a `LanguageModel`.
+    model: the whole model, a `Model` or a `LanguageModel`.
     params: its parameters, such as those of a published model. Leaves that are not float32 (whole
       numbers, half precision) are always frozen.
-    is_trained: a leaf's path, such as "head/kernel" -> whether it is trained. None: all leaves of
-      float32 are.
+    is_trained: a leaf's path, such as "head/kernel" -> whether it is trained. None: all float32
+      leaves are.
 
   Returns:
-    The model. Its parameters are `params` with None in place of frozen leaves. It begins with the
-    values given, whatever the key. `unfreeze` makes all parameters of trained ones.
+    The model. Its parameters are `params` with None in place of frozen leaves. Its `init` returns
+    the given values for every key. `unfreeze` turns trained parameters into all parameters.
 
   Raises:
     ValueError: if nothing is trained, or `is_trained` chooses a leaf that is not float32.
@@ -65,14 +65,14 @@ def freeze(
 def _usable(leaf: Any) -> Any:
   """The leaf, for a round over the mesh that it lies on.
 
-  Inside a `shard_map`, JAX indexes no array that lies on its mesh, but what is computed of one.
+  Inside a `shard_map`, JAX cannot index an array that lies on its mesh, only one computed from it.
   """
   on_a_mesh = not jax.typeof(leaf).sharding.mesh.empty
   return jax.lax.optimization_barrier(leaf) if on_a_mesh else leaf
 
 
 def unfreeze(params: PyTree, trained: PyTree) -> PyTree:
-  """All parameters: the trained ones, and for None those of `params`.
+  """All parameters: the trained ones, with the values of `params` in place of None.
 
   Raises:
     ValueError: if the two differ in structure.

@@ -19,7 +19,7 @@ from jdp.models.base import Loss, check_input_shape, check_sizes
 class Family(NamedTuple):
   """A distribution of the response in natural form.
 
-  The density at y is e^(y . s - cumulant(s)), up to a factor of y alone.
+  The density at y is e^(y . s - cumulant(s)), up to a factor that depends on y alone.
 
   Attributes:
     cumulant: scores [n, outputs] -> [n]. Its gradient is the mean (P. McCullagh and J. A. Nelder,
@@ -40,7 +40,7 @@ FAMILIES = {
   "linear": Family(lambda s: jnp.sum(s**2, axis=1) / 2, lambda s: s, 1.0, math.inf),
   "logistic": Family(lambda s: jnp.sum(jax.nn.softplus(s), axis=1), jax.nn.sigmoid, 0.25, 1.0),
   "poisson": Family(lambda s: jnp.sum(jnp.exp(s), axis=1), jnp.exp, math.inf, math.inf),
-  # Of diag(p) - p p^T, the covariance of one draw, no eigenvalue is above 1/2.
+  # No eigenvalue of diag(p) - p p^T, the covariance of one draw, is above 1/2.
   "multinomial": Family(
     lambda s: jax.nn.logsumexp(s, axis=1), lambda s: jax.nn.softmax(s, axis=1), 0.5, 1.0
   ),
@@ -82,7 +82,7 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
   Source: arXiv 1807.04369, Sections 3.1 and 3.2.
 
   Features and responses are clipped to [0, 1] first, and NaN counts as 0. Data scaled to that range
-  are unchanged. No data of a client make the gradient of finite parameters other than finite. (For
+  are unchanged. For finite parameters, the gradient is finite for any data of a client. (For
   Poisson regression the scores must be below 88.) So the coordinates of a logistic or multinomial
   gradient lie in [-1, 1]. One feature adds a column to a multinomial gradient, with an L1 norm of
   at most 2.
@@ -91,15 +91,16 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
 
   Args:
     family: "linear", "logistic", "poisson" or "multinomial".
-    input_shape: of one input, flattened to features.
-    num_outputs: responses of one example. The number of classes (>= 2) for "multinomial", else 1.
+    input_shape: the shape of one input, which is flattened to features.
+    num_outputs: the number of responses of one example. For "multinomial", the number of classes
+      (>= 2); else 1.
 
   Returns:
     A `GLM`. For "multinomial" the labels are int32 classes; a label outside the classes fits none.
     Otherwise they are int32 or float32 responses in [0, 1].
 
   Raises:
-    ValueError: if the family is another, or the number of outputs is not one of its own.
+    ValueError: if the family is another, or it does not take this number of outputs.
 
   >>> from jdp.data import Examples
   >>> model = glm("logistic", (2,))

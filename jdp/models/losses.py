@@ -1,4 +1,4 @@
-"""Losses of models: classification, regression, and any other by example.
+"""Losses of models: classification, regression, and any other loss per example.
 
 Padding changes neither a loss nor its gradient, whatever it holds, and a client without examples
 has the loss 0.
@@ -24,13 +24,13 @@ PyTree = Any
 def example_loss(model: Model, losses: Callable[[PyTree, PyTree], jax.Array]) -> Loss:
   """The loss (parameters, examples, key) -> mean of `losses` over the examples that count.
 
-  The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
-  of padding, NaN included, change neither the loss nor its gradient.
+  Without a key, nothing is dropped. The loss is 0 if no example counts. The contents of padding,
+  NaN included, change neither the loss nor its gradient.
 
   Args:
     model: what is trained.
-    losses: (predictions [n, ...], labels) -> a loss for each example, float32 [n]. Labels are what
-      the examples hold: an array of any type, or a pytree of them, each of leading axis n.
+    losses: (predictions [n, ...], labels) -> a loss for each example, float32 [n]. Labels are those
+      of the examples: an array of any type, or a pytree of arrays, each with leading axis n.
 
   Raises:
     ValueError: when the loss is first traced, if `losses` returns another shape than [n].
@@ -62,7 +62,7 @@ class CrossEntropy:
 
   Attributes:
     model: what is trained.
-    tell: told how many classes the model has, whenever the loss is traced.
+    tell: called with the model's number of classes whenever the loss is traced.
   """
 
   model: Model
@@ -83,8 +83,8 @@ class CrossEntropy:
 def cross_entropy(model: Model) -> Loss:
   """The loss (parameters, examples, key) -> mean cross-entropy over the examples that count.
 
-  The key may be left out: nothing is dropped then. The loss is 0 if no example counts. The contents
-  of padding, NaN included, change neither the loss nor its gradient.
+  Without a key, nothing is dropped. The loss is 0 if no example counts. The contents of padding,
+  NaN included, change neither the loss nor its gradient.
 
   >>> from jdp import data, models
   >>> model = models.logistic_regression((3,), 2)
@@ -100,7 +100,7 @@ def binary_cross_entropy(model: Model) -> Loss:
   """The loss of yes and no: mean cross-entropy of logits with labels in [0, 1].
 
   The model has one logit for each label: [n] or [n, 1] for labels [n], or [n, k] for k labels of
-  each example, over which the mean is taken. Labels may be booleans, whole numbers or floats. See
+  each example, whose losses are averaged. Labels may be booleans, whole numbers or floats. See
   `example_loss` for the rest.
 
   Raises:
@@ -119,7 +119,7 @@ def binary_cross_entropy(model: Model) -> Loss:
 def squared_error(model: Model) -> Loss:
   """The loss of least squares: the mean of (prediction - label)^2.
 
-  Labels are float32 [n], or [n, k] for k numbers of each example, over which the mean is taken. See
+  Labels are float32 [n], or [n, k] for k numbers of each example, whose losses are averaged. See
   `example_loss` for the rest.
 
   Raises:
@@ -166,7 +166,7 @@ def _elementwise(model: Model, losses: Callable[[jax.Array, jax.Array], jax.Arra
   """The loss that is the mean of `losses` over the numbers of an example."""
 
   def of_examples(values, labels):
-    # Without this, [n, 1] less [n] would be [n, n]: every example compared with every other.
+    # Without this, [n, 1] minus [n] would be [n, n]: every example compared with every other.
     if values.shape == (*labels.shape, 1):
       values = values[..., 0]
     if values.shape != labels.shape:

@@ -36,7 +36,7 @@ def load_params(path: str | os.PathLike | io.BytesIO, like: PyTree) -> PyTree:
 
   Raises:
     ValueError: if the file is damaged, holds other parameters, or is not a file.
-    FileNotFoundError: if there is none.
+    FileNotFoundError: if there is no file.
 
   >>> import tempfile
   >>> from jdp import models
@@ -51,7 +51,7 @@ def load_params(path: str | os.PathLike | io.BytesIO, like: PyTree) -> PyTree:
   with path if isinstance(path, io.BytesIO) else _files.open_to_read(path) as file:
     arrays = _files.read_arrays(file, path)
   leaves = _by_name(like)
-  # npz keeps the bytes of JAX's own types, such as bfloat16, and not their names.
+  # npz keeps the bytes of JAX's own types, such as bfloat16, but not their names.
   for name in arrays.keys() & leaves.keys():
     own = np.dtype(leaves[name].dtype)
     if arrays[name].dtype.kind == "V" and arrays[name].dtype.itemsize == own.itemsize:

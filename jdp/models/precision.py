@@ -20,10 +20,10 @@ _COMPUTED = ("apply", "apply_training", "predict")
 def half_precision(model: _Model) -> _Model:
   """The model computed in bfloat16, for clients.
 
-  Parameters, gradients, clipping and sums stay float32, and whole numbers such as words stay what
-  they are. It takes half the memory. It is several times as fast where the processor multiplies
-  bfloat16 matrices, and slower elsewhere. What a client computes is rounded to a relative 2^-8. The
-  guarantee does not depend on that.
+  Parameters, gradients, clipping and sums stay float32, and whole numbers such as words are
+  unchanged. It takes half the memory. It is several times as fast if the processor multiplies
+  bfloat16 matrices, and slower otherwise. A client's computations are rounded to a relative 2^-8.
+  The guarantee does not depend on that.
 
   Args:
     model: a `Model`, `LanguageModel` or `NormalisedModel`.
@@ -47,7 +47,7 @@ def half_precision(model: _Model) -> _Model:
 
 
 def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:
-  """The function of floats in bfloat16, which returns them in float32."""
+  """The function, computed with floats in bfloat16. It returns floats in float32."""
 
   def run(*arguments: Any) -> Any:
     return _cast(function(*_cast(arguments, jnp.bfloat16)), jnp.float32)

@@ -1,9 +1,9 @@
 """Products of matrices whose derivative is fast on a CPU.
 
 XLA's fast products take the rows of the left matrix and the columns of the right one. A CPU is up
-to three times as slow where it reads across the rows of a large matrix instead. Writing its
-transpose first costs less, and making the transpose of the product still less. Other processors
-read either way.
+to three times as slow if it reads across the rows of a large matrix instead. Writing the transpose
+of that matrix first costs less, and computing the transposed product still less. Other processors
+read either way equally well.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def turned(matrix: jax.Array) -> jax.Array:
 
 
 def _narrow_first(rows: jax.Array, by_rows: jax.Array) -> jax.Array:
-  """`rows.T @ by_rows`, so that a CPU reads along the rows of the left factor, the wider one.
+  """`rows.T @ by_rows`, so that a CPU reads along the rows of the left, wider factor.
 
   XLA must not fuse the transposes, or it computes the product in the other order after all.
   """

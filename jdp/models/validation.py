@@ -17,7 +17,7 @@ from jdp.models.base import Model
 PyTree = Any
 _Pair = tuple[Any, Any]
 
-_EXAMPLES, _CHANGED = 5, 2  # of the batch that is tried: how many, and the one that is replaced
+_EXAMPLES, _CHANGED = 5, 2  # how many examples the trial batch has, and which one is replaced
 _NOISE = 0.1  # moves parameters off zero, where gradients may vanish by chance
 _MIXES = {
   Unit.USER: "a client computes a batch of its own examples, so no other user is touched and the "
@@ -55,25 +55,25 @@ def validate(
   dtype: jax.typing.DTypeLike = "float32",
   unit: Unit | str = Unit.USER,
 ) -> list[Finding]:
-  """What is wrong with a model for private training: none if all is well.
+  """The problems of a model for private training. Empty if there are none.
 
   It runs the model on random inputs, and finds
 
   * layers that mix the examples of a batch, such as batch normalisation, in training or outside it;
   * parameters that are not float32, which nothing clips and noises;
-  * parameters that the output does not depend on: they get noise all the same;
+  * parameters that the output does not depend on: they still get noise;
   * outputs that are not finite, or not one for each example.
 
   A client is computed alone, whatever its layers do. So a layer that mixes examples lets no user
   (with `Unit.USER`) and no example (with `Unit.EXAMPLE`) into the contribution of another. It is
-  named because it does not do what it does without privacy. Statistics that a layer keeps from
-  batch to batch are another matter: no query makes them private. `from_flax` and `from_equinox`
-  refuse them, and functions of one's own must not keep any.
+  reported because it works differently than without privacy. Statistics that a layer keeps from
+  batch to batch are a different problem: no query makes them private. `from_flax` and
+  `from_equinox` refuse them, and your own functions must not keep any.
 
   Args:
-    model: as functions, such as `Model(init, apply)`.
-    input_shape: of one example.
-    dtype: of the inputs. Whole numbers are drawn from 0 and 1.
+    model: the model as functions, such as `Model(init, apply)`.
+    input_shape: the shape of one example.
+    dtype: the type of the inputs. Whole numbers are drawn from 0 and 1.
     unit: what one client is in training.
 
   Raises:
@@ -146,7 +146,7 @@ def _path(path: Any) -> str:
 
 
 def _unused(apply: Callable[..., jax.Array], params: PyTree, inputs: jax.Array) -> list[Finding]:
-  """The parameters by which the output has no derivative."""
+  """The parameters that the output does not depend on: its derivative by them is zero."""
   weights = jax.random.normal(jax.random.key(1), jax.eval_shape(apply, params, inputs).shape)
   gradient = jax.jit(jax.grad(lambda params: jnp.sum(weights * apply(params, inputs))))(params)
   problem = "the output does not depend on it, and it would get noise"
@@ -167,7 +167,7 @@ def _mixing_layers(
     return []
   program = jax.make_jaxpr(apply)(params, inputs)
   pairs = zip(jax.tree.leaves((params, inputs)), jax.tree.leaves((params, changed)), strict=True)
-  # One operation at a time: fused with others, the two runs could round apart.
+  # One operation at a time: if operations were fused, the two runs could round differently.
   _, operations = _operations(program, list(pairs), "")
   found = [place for place, mixes in operations if mixes]
   return list(dict.fromkeys(found)) or ["the model"]
@@ -178,9 +178,9 @@ def _operations(
 ) -> tuple[list[_Pair], list[tuple[str, jax.Array]]]:
   """Runs a program on two batches that differ in one example.
 
-  An array that keeps examples apart differs in the share of that example at most. An operation
-  whose result differs in more has mixed them. Its result is then taken from the first batch in both
-  runs, so that the next operation that mixes is seen too.
+  An array that keeps examples apart differs at most in that example's share. An operation whose
+  result differs in more has mixed them. Then both runs continue with its result on the first batch,
+  so that the next operation that mixes is found too.
 
   Returns:
     The pairs of outputs, and for each operation its place, and whether it mixes.
@@ -218,7 +218,7 @@ def _is_key(x: Any) -> bool:
 
 
 def _differs_too_much(one: Any, other: Any) -> jax.Array:
-  """Whether more than one example's share of two arrays differs."""
+  """Whether two arrays differ in more than one example's share."""
   if _is_key(one):
     return jnp.bool_(False)
   return jnp.mean(one != other, dtype=jnp.float32) > 1.0 / _EXAMPLES + 1e-6

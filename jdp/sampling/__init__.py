@@ -3,9 +3,9 @@
 A sampler draws a sample of fixed shape inside jit. The sample has `capacity` slots, and unused
 slots are padded with weight 0. The sampler carries the event that the accountant needs.
 
-The number of a sample's members may itself be private: nothing derived from it may be shown
-un-noised. The number of records that a sample was drawn from is public. Code that joins a sample
-with data refuses any other number of records.
+The number of a sample's members may itself be private: show nothing derived from it without noise.
+The number of records that a sample was drawn from is public. Code that joins a sample with data
+refuses any other number of records.
 
 | sampler | a round's members | analysed under |
 |---|---|---|

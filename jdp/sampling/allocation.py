@@ -25,7 +25,7 @@ class AllocationState(NamedTuple):
   """Where a run is in its epoch.
 
   Attributes:
-    left: int32 [population], in how many of the epoch's further rounds each record takes part. It
+    left: int32 [population], how many of the epoch's further rounds each record takes part in. It
       is secret, as the sample is.
     position: int32 scalar, the number of the next round within its epoch. It is public.
   """
@@ -41,22 +41,22 @@ def random_allocation(
   """Each record takes part in k of the t rounds of every epoch, a uniformly random subset.
 
   Formal guarantee: the event is a `RandomAllocation`, analysed under add/remove, zero-out or
-  replace-one. An epoch costs at most k unsampled releases. Of Gaussian sums under add/remove or
-  zero-out it is charged less, as the subsets are not seen (arXiv 2502.08202). The
-  rounds of an unfinished epoch count as the whole of it. Records choose independently of each
-  other, so nobody's rounds change when one leaves.
+  replace-one. An epoch costs at most k unsampled releases. For Gaussian sums under add/remove or
+  zero-out it is charged less, as the subsets are not seen (arXiv 2502.08202). The rounds of an
+  unfinished epoch count as the whole of it. Records choose independently of each other, so nobody's
+  rounds change when one leaves.
 
-  A record that is to take part in r of the n rounds left takes part in the next one with
+  A record that is still to take part in r of the n rounds left takes part in the next one with
   probability r / n. Subsets are exactly uniform, for ideal random bits: the coins are whole
   numbers. A sample larger than the capacity loses the members with the highest numbers, whatever
-  they hold. The event carries the probability of that, and the accountant adds it to delta.
+  they hold. The event holds the probability of such a loss, and the accountant adds it to delta.
 
   Args:
     population: N, a public constant below 2^31.
-    num_batches: t, the rounds of an epoch, public, below 2^31.
+    num_batches: t, the number of rounds of an epoch, public, below 2^31.
     participations: k in [1, t].
-    capacity: slots of a sample. Default: the least number that a round's members outgrow with a
-      probability below 1e-33, which no plan notices.
+    capacity: the number of slots of a sample. Default: the least number that a round's members
+      outgrow with a probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with an `AllocationState`.

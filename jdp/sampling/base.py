@@ -20,8 +20,8 @@ from jdp.random.words import words
 
 T = TypeVar("T")
 
-# In a round. With 10^6 rounds and epsilon = 20, where accounting multiplies it by 1 + e^20, it adds
-# up to less than a millionth of delta = 1e-12.
+# The probability of an overflow in a round. Over 10^6 rounds at epsilon = 20, where accounting
+# multiplies it by 1 + e^20, it adds up to less than a millionth of delta = 1e-12.
 _NEGLIGIBLE = 1e-33
 _BLOCK = 128  # records searched at a time for the members of a small sample
 
@@ -56,8 +56,8 @@ class Sampler(NamedTuple):
   Attributes:
     init: () -> state.
     sample: (key, state) -> (Sample, state).
-    event: state -> what the ledger must hold about the round that `sample` draws from that state.
-    population: the number of records, public. Every sample has the same.
+    event: state -> the event of the round that `sample` draws from that state, for the ledger.
+    population: the number of records, public. Every sample has the same population.
     expected_size: the expected number of members, public.
     capacity: the number of slots, public.
     max_participations: the most rounds of a run that one record takes part in, or None.
@@ -73,7 +73,7 @@ class Sampler(NamedTuple):
 
 
 def check_population(population: int) -> None:
-  """Refuses a number of records that is not a whole number within the reach of int32 indices."""
+  """Refuses a number of records that is not a whole number within the range of int32 indices."""
   _validate.integer(1, population=population)
   _validate.in_range(1, 2**31 - 1, population=population)
 
@@ -127,9 +127,9 @@ def until_done(
 
 
 def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
-  """Uniform integers below `bound`, exactly, with marks for failed draws: int32 [size].
+  """Exactly uniform integers below `bound`, with marks for failed draws: int32 [size].
 
-  A word of 32 bits is reduced modulo the bound. Words from the largest multiple of the bound on
+  A word of 32 bits is reduced modulo the bound. Words at or above the largest multiple of the bound
   would make small numbers likelier. They become `bound`, and the caller draws them again.
   """
   word = random.bits(key, (size,))
@@ -139,13 +139,13 @@ def integers(key: jax.Array, bound: int, size: int) -> jax.Array:
 
 
 def integers_below(key: jax.Array, bound: ArrayLike, size: int) -> jax.Array:
-  """Uniform integers below a bound, traced or not, exactly: int32 [size]. Consumes the key."""
+  """Exactly uniform integers below a bound, which may be traced: int32 [size]. Consumes the key."""
   bound = jnp.asarray(bound).astype(np.uint32)
   rest = (np.uint32(0) - bound) % bound  # 2^32 modulo the bound
 
   def redraw(key, drawn):
-    # Words from the largest multiple of the bound on would make small numbers likelier: they are
-    # drawn again.
+    # Words at or above the largest multiple of the bound would make small numbers likelier: they
+    # are drawn again.
     word = random.bits(key, (size,))
     fair = (rest == 0) | (word < np.uint32(0) - rest)
     value = jnp.where(drawn < 0, jnp.where(fair, (word % bound).astype(np.int32), -1), drawn)
@@ -167,8 +167,8 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
 def least_capacity(population: int, probability: float) -> int:
   """The least number of slots that a sample outgrows with probability below 1e-33.
 
-  The sample has Bin(population, probability) members. No plan notices so small a probability: it
-  takes less than a millionth of any delta >= 1e-12, for up to 10^6 rounds and epsilon <= 20.
+  The sample has Bin(population, probability) members. This probability is negligible in any plan:
+  it takes less than a millionth of any delta >= 1e-12, for up to 10^6 rounds and epsilon <= 20.
   """
   overflows = partial(overflow_probability, population, probability)
   return bisect.bisect_left(

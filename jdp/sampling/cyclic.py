@@ -31,7 +31,7 @@ from jdp.sampling.base import (
 class CyclicState(NamedTuple):
   """Whose turn it is. All of it is public.
 
-  A run that goes on keeps its groups, as they are part of the state: with others a record's rounds
+  A resumed run keeps its groups, as they are part of the state: with other groups a record's rounds
   might be closer than the event says.
 
   Attributes:
@@ -49,12 +49,12 @@ class CyclicState(NamedTuple):
 def groups_by_identity(identities: Iterable[str], num_groups: int) -> np.ndarray:
   """The group of each record, by a digest of its own identity: int32 [N].
 
-  Nobody's group depends on who else is present. So these groups are for add/remove. They are of
-  unequal sizes.
+  No record's group depends on who else is present. So these groups are for add/remove. Their sizes
+  differ.
 
   Args:
-    identities: of the records, in their order, such as public names of users.
-    num_groups: whole, >= 1.
+    identities: the records' identities, in their order, such as public names of users.
+    num_groups: b, a whole number >= 1.
 
   Raises:
     ValueError: if num_groups is not a whole number in [1, 2^31).
@@ -77,29 +77,29 @@ def min_separation(
   groups: ArrayLike | None = None,
   shuffle_key: jax.Array | None = None,
 ) -> Sampler:
-  """Groups of records take turns: round t has group t mod b, whole, up to k times.
+  """Groups of records take turns: round t takes the whole group t mod b. Each has up to k turns.
 
   Formal guarantee: the event is a `MinSeparationSampling`. A record is in at most k rounds, any two
   of them at least b apart, and nothing drawn later can change that. After b k rounds samples are
   empty.
 
   A record that drops out of some of its rounds, or whose data arrive late, contributes nothing to
-  them. That is covered: it keeps the pattern, and moves nobody else. A record that is not among the
-  N when the run begins is refused, by the check of the population: to put it into a group of equal
-  size would move another.
+  them. The guarantee covers this: the record keeps the pattern, and moves no other. A record that
+  is not among the N when the run begins is refused, by the check of the population: putting it into
+  a group of equal size would move another record.
 
   Args:
     population: N, a public constant below 2^31.
     separation: b, the number of groups.
     max_participations: k. A run of n rounds needs ceil(n / b).
     groups: the group of each record, whole numbers in [0, b), of shape [N]. Each must follow from
-      the record's own identity or coin alone (`groups_by_identity`). The event says so, and the
-      bound then holds under add/remove too.
-    shuffle_key: a key that has nothing to do with the data, for groups of equal sizes at random,
-      the same for the whole run. Default: record i is in group i mod b.
+      the record's own identity or coin alone (`groups_by_identity`). The event then says so, and
+      the bound holds under add/remove too.
+    shuffle_key: a key that does not depend on the data, for random groups of equal size, the same
+      for the whole run. Default: record i is in group i mod b.
 
   Returns:
-    A `Sampler` with a `CyclicState`. The capacity is that of the largest group.
+    A `Sampler` with a `CyclicState`. The capacity is the size of the largest group.
 
   Raises:
     ValueError: if an argument is out of range, or there are both groups and a key.
@@ -139,13 +139,13 @@ def cyclic_poisson(
   shuffle_key: jax.Array | None = None,
   capacity: int | None = None,
 ) -> Sampler:
-  """Groups take turns, and each member of the round's group takes part by a coin of its own.
+  """Groups take turns, and each member of the round's group takes part by its own coin.
 
-  Formal guarantee: the event is a `CyclicPoissonSampling`. Round t has members of group t mod b
-  alone, each independently with probability p. The coins come from the round's key, which must be
-  secret (`jdp.random.secure_key`), and are drawn as those of `poisson`. Records that drop out or
-  arrive late are covered as for `min_separation`. So is a sample larger than the capacity, as for
-  `poisson`.
+  Formal guarantee: the event is a `CyclicPoissonSampling`. Round t has only members of group t mod
+  b, each independently with probability p. The coins come from the round's key, which must be
+  secret (`jdp.random.secure_key`), and are drawn like those of `poisson`. Records that drop out or
+  arrive late are covered as for `min_separation`. A sample larger than the capacity is covered as
+  for `poisson`.
 
   Args:
     population: N, a public constant below 2^31.
@@ -153,8 +153,8 @@ def cyclic_poisson(
     probability: p in (0, 1], the rate within the group. The mean sample has p N / b records.
     groups: as for `min_separation`.
     shuffle_key: as for `min_separation`.
-    capacity: slots of a sample. Default: the least number that a sample of the largest group
-      outgrows with a probability below 1e-33, which no plan notices.
+    capacity: the number of slots of a sample. Default: the least number that a sample of the
+      largest group outgrows with a probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with a `CyclicState`.
@@ -214,7 +214,7 @@ class _Placed(NamedTuple):
 def _place(
   population: int, num_groups: int, groups: ArrayLike | None, shuffle_key: jax.Array | None
 ) -> _Placed:
-  """Puts the records into groups: those given, or equal ones by number or at random."""
+  """Puts the records into groups: the given groups, or equal ones by number or at random."""
   check_population(population)
   _validate.integer(1, num_groups=num_groups)
   _validate.in_range(1, 2**31 - 1, num_groups=num_groups)
@@ -238,7 +238,7 @@ def _place(
 
 
 def _order(key: jax.Array, size: int) -> np.ndarray:
-  """An order of so many records, uniform but for ties of 64-bit words."""
+  """An order of `size` records, uniform except for ties of 64-bit words."""
   high, low = (np.asarray(word, np.uint64) for word in words(key, (size,)))
   return np.argsort(high << np.uint64(32) | low, kind="stable")
 
@@ -249,7 +249,7 @@ def _size(state: CyclicState, group: jax.Array) -> jax.Array:
 
 
 def _members(state: CyclicState, group: jax.Array, length: int) -> jax.Array:
-  """The records of a group, and others up to a length: int32 [length]."""
+  """The records of a group, followed by others up to `length`: int32 [length]."""
   return lax.dynamic_slice(state.order, (state.starts[group],), (length,))
 
 
@@ -292,7 +292,7 @@ def _sampler(
 
 
 def _half_of_groups(population: int, size: float) -> Sampler:
-  """About half of a group takes part, of one that is as large as that needs."""
+  """About half of the round's group takes part. Groups are as large as that needs."""
   num_groups = max(1, round(population / (2 * size)))
   return cyclic_poisson(population, num_groups, min(1.0, size * num_groups / population))
 

@@ -49,10 +49,10 @@ def shuffled(population: int, batch_size: int, *, keep_partial: bool = False) ->
   Formal guarantee: the event is a `ShuffledBatches`. No amplification is claimed. A record is in at
   most one batch of an epoch, so a whole epoch costs one unsampled release. This holds under
   zero-out and replace-one. It holds under add/remove by the uniform order and the public number of
-  batches. The rounds of an unfinished epoch count as the whole of it.
+  batches. An unfinished epoch counts as a whole one.
 
-  If B divides N, no record sits out that could replace a removed one. The last batch would then be
-  short. So the event says that a partial batch is kept, which costs more under add/remove.
+  If B divides N, no record sits out, so none could replace a removed one. The last batch would then
+  be short. So the event says that a partial batch is kept, which costs more under add/remove.
 
   The order is exactly uniform, for ideal random bits. Records are sorted by 64-bit words, and all
   words are drawn again if two are equal (once in 4e7 epochs of a million records).
@@ -113,20 +113,20 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
 
   Formal guarantee: the event is a `BallsInBins`. A record is in at most one round of an epoch,
   whatever the others picked. So a whole epoch costs one unsampled release, under add/remove,
-  zero-out or replace-one. The rounds of an unfinished epoch count as the whole of it. Of Gaussian
-  sums under add/remove or zero-out it is charged less, as the picks are not seen.
-  For any k of t rounds, see `random_allocation`.
+  zero-out or replace-one. An unfinished epoch counts as a whole one. For Gaussian sums under
+  add/remove or zero-out it is charged less, as the picks are not seen. For k of t rounds, see
+  `random_allocation`.
 
   A sample larger than the capacity loses the members with the highest numbers, whatever they hold.
-  The event carries the probability of that. The accountant adds it to delta for each round.
+  The event holds the probability of such a loss. The accountant adds it to delta for each round.
 
   The picks are exactly uniform, for ideal random bits: no float takes part in them.
 
   Args:
     population: N, a public constant below 2^31.
-    num_batches: rounds of an epoch, public, below 2^31.
-    capacity: slots of a sample. Default: the least number that a round's members outgrow with a
-      probability below 1e-33, which no plan notices.
+    num_batches: the number of rounds of an epoch, public, below 2^31.
+    capacity: the number of slots of a sample. Default: the least number that a round's members
+      outgrow with a probability below 1e-33, which no plan notices.
 
   Returns:
     A `Sampler` with an `EpochState`. Its assignment holds the round that each record picked, int32
@@ -176,8 +176,8 @@ def _sampler(
     assign: key -> assignment.
     batch: (assignment, position) -> the sample of a round.
     event: takes `starts_epoch` and returns the round's event.
-    assignment_size: of the assignment, int32 [assignment_size].
-    num_batches: rounds of an epoch.
+    assignment_size: the length of the assignment, int32 [assignment_size].
+    num_batches: the number of rounds of an epoch.
     population: as for `Sampler`.
     expected_size: as for `Sampler`.
     capacity: as for `Sampler`.

@@ -22,9 +22,9 @@ def poisson(
 
   Formal guarantee: the event is a `PoissonSampling`, analysed under add/remove or zero-out of a
   record. A sample larger than the capacity loses the members with the highest numbers, whatever
-  they hold. The event carries the probability of that, and the accountant adds it to delta. The
-  coins are 64-bit integers compared with a threshold. The event records the probability that they
-  realise.
+  they hold. The event holds the probability of such a loss, and the accountant adds it to delta.
+  The coins are 64-bit integers compared with a threshold. The event records the probability that
+  they realise.
 
   A participation cap keeps the amplification. Given everything released before, a record takes part
   with probability at most q, and the divergence of the round grows with q. The cap makes the total
@@ -33,14 +33,15 @@ def poisson(
   Args:
     population: N, a public constant.
     probability: q in (0, 1].
-    capacity: slots of a sample. Default: the least number that a sample outgrows with a probability
-      below 1e-33. No plan notices that: it takes less than a millionth of any delta >= 1e-12, for
-      10^6 rounds and epsilon <= 20. Chunks without members are not computed.
+    capacity: the number of slots of a sample. Default: the least number that a sample outgrows with
+      a probability below 1e-33. This is negligible in any plan: it takes less than a millionth of
+      any delta >= 1e-12, for 10^6 rounds and epsilon <= 20. Chunks without members are not
+      computed.
     max_participations: a record that has taken part this often is passed over. Default: no cap.
 
   Returns:
     A `Sampler`. With a cap, its state is the number of participations of every record, int32
-    [population]. Without one it is empty.
+    [population]. Without a cap it is empty.
 
   Raises:
     ValueError: if an argument is out of range.

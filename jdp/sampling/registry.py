@@ -28,11 +28,11 @@ def register(
   """Makes a sampler known to conformance, which compares its draws with the law of its event.
 
   Args:
-    name: what they call it.
-    make: (population, expected size) -> sampler of about so many records a round. Sizes are
+    name: its name in the registry.
+    make: (population, expected size) -> a sampler of about that many records a round. Sizes are
       from 1 to the population.
-    factory: the public function that `make` calls. `jdp.conformance.unaudited` names a public
-      factory that no entry has. Default: `make`.
+    factory: the public function that `make` calls. `jdp.conformance.unaudited` reports a public
+      factory that is in no entry. Default: `make`.
 
   Raises:
     ValueError: if the name is taken.

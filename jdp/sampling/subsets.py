@@ -12,7 +12,8 @@ from jdp.events import FixedSizeSampling
 from jdp.sampling import registry
 from jdp.sampling.base import Sampler, check_population, first_members, integers, pack, until_done
 
-# Few words take as long to draw as a thousand: of small samples, one draw serves several turns.
+# Drawing a few words takes as long as drawing a thousand. So for small samples, one draw serves
+# several turns.
 _WORDS, _TURNS = 1024, 4
 
 
@@ -20,12 +21,12 @@ _WORDS, _TURNS = 1024, 4
 def fixed_size(population: int, sample_size: int) -> Sampler:
   """A uniformly random subset of `sample_size` of `population` records, anew each round.
 
-  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one and zero-out. A
-  record that comes or goes would change the population, which is public. The size of the sample is
-  public, and there is no padding.
+  Formal guarantee: the event is a `FixedSizeSampling`, analysed under replace-one and zero-out.
+  Adding or removing a record would change the population, which is public. The size of the sample
+  is public, and there is no padding.
 
   The subset is exactly uniform, for ideal random bits: no float takes part in it. Slots are drawn
-  as integers. Those that repeat another are drawn again until none does. The procedure only asks
+  as integers. Slots that repeat another are drawn again until none does. The procedure only asks
   whether two draws are equal. So it treats all records alike, and every subset is as likely as any
   other.
 

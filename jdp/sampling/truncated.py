@@ -1,4 +1,4 @@
-"""Poisson sampling into slots of a fixed number, of which none need stay empty."""
+"""Poisson sampling into a fixed number of slots, which may be near the mean sample size."""
 
 import math
 
@@ -17,26 +17,27 @@ from jdp.sampling.subsets import uniform_subset
 
 @checked
 def truncated_poisson(population: int, probability: float, capacity: int) -> Sampler:
-  """Each record is drawn independently; of more than `capacity`, a uniform subset takes part.
+  """Each record is drawn independently. If more than `capacity` are, a uniform subset takes part.
 
   Formal guarantee: the event is a `TruncatedPoissonSampling`, analysed for Gaussian sums under
-  add/remove or zero-out (arXiv 2508.15089). `poisson` wants slots for the largest of all samples,
-  and adds to delta what drops the surplus. Here the capacity may be near the mean, as the cost of a
-  full sample is part of each round's. Under add/remove the guarantee is about one of the N records
-  that leaves; with one more, a full sample is likelier, and the event that costs as much has a
-  population of N + 1 (`jdp.accounting.privacy_statements` says so).
+  add/remove or zero-out (arXiv 2508.15089). `poisson` needs slots for almost all samples, and adds
+  to delta the probability that a surplus is dropped. Here the capacity may be near the mean, as a
+  round's cost includes that of a full sample. Under add/remove the guarantee is about one of the N
+  records leaving. If one is added, a full sample is likelier, and the event that costs as much has
+  a population of N + 1 (`jdp.accounting.privacy_statements` says so).
 
-  As many coins as there are records say how many are drawn. Those that take part are a uniform
-  subset of that size, or of `capacity`. This is the same distribution, exactly uniform for ideal
+  One coin for each record decides how many are drawn. The members are a uniform subset of that
+  size, or of `capacity` if it is smaller. This is the same distribution, exactly uniform for ideal
   random bits.
 
   Args:
     population: N, a public constant below 2^31.
-    probability: q in (0, 1], of the draws. The event records the one that the coins realise.
+    probability: q in (0, 1], the rate of the draws. The event records the rate that the coins
+      realise.
     capacity: B in [1, N], the slots of a sample.
 
   Returns:
-    A `Sampler` without state. Its `expected_size` is that of the truncated sample.
+    A `Sampler` without state. Its `expected_size` is the mean size of the truncated sample.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -71,7 +72,7 @@ def truncated_poisson(population: int, probability: float, capacity: int) -> Sam
 
 
 def _ordered_subset(key: jax.Array, population: int, size: int) -> jax.Array:
-  """A uniform subset in a uniform order, of which any first part is one too: int32 [size]."""
+  """A uniform subset in a uniform order, so that any first part is one too: int32 [size]."""
   if size > population // 2:
     return permutation(key, population)[:size]
   subset_key, order_key = jax.random.split(key)

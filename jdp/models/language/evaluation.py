@@ -24,21 +24,21 @@ def language_metrics(
   """Accuracy and perplexity, computed in batches of bounded memory.
 
   accuracy_top1, accuracy_top3 and accuracy_top5 are the shares of words that are among the 1, 3 and
-  5 words with the highest scores. A word ranks below others whose score is equal or NaN, and a word
-  with a NaN score ranks last. A word that is not in the vocabulary is never predicted right, so
+  5 words with the highest scores. A word ranks below other words whose score is equal or NaN, and a
+  word with a NaN score ranks last. A word outside the vocabulary is never predicted correctly, so
   that vocabularies can be compared (arXiv 1710.06963, Appendix B).
 
   UNK, BOS and EOS are not offered as predictions. The end of an utterance does not count in the
   accuracies. Perplexity is e^(mean cross-entropy) over all tokens, EOS and UNK included.
 
   As in training, every sequence begins with a state of zeros. Its first words are predicted from
-  next to nothing. On average a word has about half a sequence before it.
+  almost no context. On average, about half a sequence precedes a word.
 
   Args:
     model: a `language_model`.
     params: its parameters.
     examples: sequences.
-    batch_size: sequences computed side by side.
+    batch_size: the number of sequences computed side by side.
 
   Returns:
     The three accuracies and "perplexity", float32 scalars by name.
@@ -75,7 +75,7 @@ def language_metrics(
 
 
 def _batch(batch_size: int, examples: Examples) -> int:
-  """The batch size, at most all examples."""
+  """The batch size, at most the number of examples."""
   _validate.integer(1, batch_size=batch_size)
   return min(batch_size, max(1, len(examples.labels)))
 
@@ -101,7 +101,7 @@ def head_words(
   predictions: int = 10,
   batch_size: int = 50,
 ) -> jax.Array:
-  """How much a model keeps to frequent words, as in Table 3 of arXiv 1710.06963.
+  """How strongly a model prefers frequent words, as in Table 3 of arXiv 1710.06963.
 
   For each token it intersects the model's likeliest words with the N most frequent, and counts how
   many they share.
@@ -111,8 +111,8 @@ def head_words(
     params: its parameters.
     examples: sequences.
     heads: the values of N.
-    predictions: how many of the likeliest words.
-    batch_size: sequences computed side by side.
+    predictions: how many of the likeliest words are counted.
+    batch_size: the number of sequences computed side by side.
 
   Returns:
     int32 [len(heads), predictions + 1]. Column i is the number of tokens for which i of the words
@@ -151,8 +151,8 @@ def next_words(
 ) -> list[tuple[str, float]]:
   """The likeliest words after the beginning of an utterance, with their probabilities.
 
-  A keyboard would offer them. The end of the utterance, which may be likelier, is not offered. Nor
-  is UNK.
+  A keyboard would offer them. The end of the utterance and UNK are not offered, even if they are
+  likelier.
 
   >>> from jdp.models.language.recurrent import language_model
   >>> vocabulary = Vocabulary(("the", "cat", "sat"))

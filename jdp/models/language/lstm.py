@@ -1,8 +1,8 @@
-"""An LSTM along sequences, whose gradient is lean.
+"""An LSTM along sequences, whose gradient takes little memory and time.
 
-The derivative that JAX finds for a scan adds up the gradient by the weights step by step, and keeps
-what each operation needs. This one keeps the gates and the states, and makes that gradient by one
-product over all steps.
+JAX's own derivative of a scan adds up the gradient with respect to the weights step by step, and
+keeps what each operation needs. This derivative keeps only the gates and the states, and computes
+that gradient by one product over all steps.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ def _forward(gates: jax.Array, from_state: jax.Array) -> tuple[jax.Array, Any]:
 
 
 def _backward(kept: Any, by_outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """The derivatives by the gates and by the matrix, from that by the outputs."""
+  """The derivatives by the gates and by the matrix, from the derivative by the outputs."""
   activations, cells, outputs, from_state = kept
   units = len(from_state)
   to_state = turned(from_state)
@@ -79,8 +79,8 @@ def _backward(kept: Any, by_outputs: jax.Array) -> tuple[jax.Array, jax.Array]:
 lstm = with_derivative(_outputs, _forward, _backward)
 """(gates [steps, n, 4 units], matrix [units, 4 units]) -> outputs [steps, n, units].
 
-A step adds the last output times the matrix to its gates. These are, one after the other, the input
-gates, the forget gates and the output gates, which pass a sigmoid, and the candidates, which pass
-tanh. The state is zero at first. The caller computes what inputs and biases add to the gates, for
-all steps at once.
+A step adds the last output times the matrix to its gates. They are, in this order, the input gates,
+the forget gates and the output gates, which pass a sigmoid, and the candidates, which pass tanh.
+The state is zero at first. The caller computes the terms of inputs and biases in the gates, for all
+steps at once.
 """

@@ -73,13 +73,13 @@ def language_model(
   It has 1,346,336 weights and the output biases, for 10,000 words and UNK, BOS, EOS.
 
   A word is its row of one table, scaled to norm 1 whenever it is used. The rows themselves may
-  grow, as they do where noise adds up in them. The same step, or the same noise, then turns a
+  grow, as they do where noise adds up in them. Then the same step, or the same noise, changes a
   word's direction less.
 
   One LSTM layer reads the words, from a state of zeros in each sequence. A matrix outside the
-  recurrence takes its output back to the embedding's size. The scores are the inner products with
-  all words, plus biases. The table's gradient is the sum over both uses. So clipping bounds what a
-  client does to a word by either use.
+  recurrence maps its output to the embedding's size. The scores are the inner products with all
+  words, plus biases. The table's gradient is the sum over both uses. So clipping bounds a client's
+  effect on a word through both uses.
 
   For per-layer clipping `jdp.queries.per_layer_clipping.layers` finds 11 layers:
 
@@ -88,9 +88,9 @@ def language_model(
   * the output matrix, the table, and the output biases.
 
   Args:
-    vocabulary_size: with UNK, BOS and EOS.
-    embedding: size of a word's vector.
-    hidden: units of the LSTM.
+    vocabulary_size: the number of words, with UNK, BOS and EOS.
+    embedding: the size of a word's vector.
+    hidden: the number of units of the LSTM.
 
   Raises:
     ValueError: if a size is too small or too large.
@@ -125,7 +125,7 @@ def language_model(
 
 
 def _directions(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Each row scaled to norm 1, and the scales; a row near zero stays near zero."""
+  """Each row scaled to norm 1, and the scales. A row near zero stays near zero."""
   squares = jnp.sum(rows**2, axis=1, keepdims=True)
   scales = jax.lax.rsqrt(jnp.maximum(squares, _LEAST_NORM**2))
   return rows * scales, scales
@@ -144,7 +144,7 @@ def _embed_forward(rows: jax.Array, numbers: jax.Array) -> tuple[tuple[jax.Array
 
 
 def _embed_backward(kept: Any, by_result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-  """The derivative by the rows: for both uses at once."""
+  """The derivative by the rows, for both uses at once."""
   words, scales, numbers = kept
   by_words, by_inputs = by_result
   by_words = by_words.at[numbers].add(by_inputs)
@@ -155,7 +155,8 @@ def _embed_backward(kept: Any, by_result: tuple[jax.Array, jax.Array]) -> tuple[
 
 
 embedded = with_derivative(_embedded, _embed_forward, _embed_backward)
-"""(rows [vocabulary, size], numbers) -> each row scaled to norm 1, and those of the numbers.
+"""(rows [vocabulary, size], numbers) -> each row scaled to norm 1, and the scaled rows of
+`numbers`.
 
 A row near zero stays near zero.
 """
@@ -180,8 +181,8 @@ def next_word_loss(model: LanguageModel) -> Loss:
 
   It is 0 if none does. The softmax is over all words, UNK included. The loss and its gradient are
   summed over pieces of whole sequences with `TOKENS_AT_ONCE` tokens, or of one sequence. So they
-  need memory for one piece, however many the examples have. Scores are held for as many tokens at
-  most, however long a sequence is. The contents of padding change neither the loss nor its
+  need memory for one piece, however many tokens the examples have. Scores are held for at most that
+  many tokens, however long a sequence is. The contents of padding change neither the loss nor its
   gradient.
 
   >>> from jdp import data

@@ -1,4 +1,5 @@
-"""A small transformer that predicts the next word, and low-rank adapters for training a part of it.
+"""A small transformer that predicts the next word, and low-rank adapters to train only a part of
+it.
 
 Its parts are those of arXiv 1706.03762, with layers normalised before each part. Sequences are as
 in `jdp.models.language_model`, and so is the loss (`jdp.models.next_word_loss`).
@@ -38,7 +39,7 @@ class _Projection(nnx.Linear):
 
 
 class _Block(nnx.Module):
-  """Attention to what came before, and two dense layers at each place. Each adds to its input."""
+  """Attention to earlier places, and two dense layers at each place. Each adds to its input."""
 
   def __init__(self, width: int, num_heads: int, rank: int | None, rngs: nnx.Rngs):
     self.num_heads = num_heads
@@ -108,21 +109,20 @@ def transformer(
 ) -> LanguageModel:
   """A transformer with tied embeddings (flax nnx).
 
-  A word's score depends on the words before it alone. The parameters are a nested dict: the table
-  of words, which is the output layer too, a vector for each place, the blocks, and the output
-  biases.
+  A word's score depends only on the words before it. The parameters are a nested dict: the table of
+  words, which is the output layer too, a vector for each place, the blocks, and the output biases.
 
   With adapters, every projection x W + b becomes x W + b + (x A) B (LoRA, arXiv 2106.09685), where
-  A and B have `adapter_rank` columns and rows, and B starts at zero. `train_adapters` trains these
-  alone.
+  A and B have `adapter_rank` columns and rows, and B starts at zero. `train_adapters` trains only A
+  and B.
 
   Args:
-    vocabulary_size: with UNK, BOS and EOS.
+    vocabulary_size: the number of words, with UNK, BOS and EOS.
     max_length: the most words of a sequence.
-    width: size of a word's vector, a multiple of num_heads.
-    num_heads: of the attention.
-    num_layers: blocks.
-    adapter_rank: of the adapters. None: there are none.
+    width: the size of a word's vector, a multiple of num_heads.
+    num_heads: the number of attention heads.
+    num_layers: the number of blocks.
+    adapter_rank: the rank of the adapters. None: there are no adapters.
 
   Raises:
     ValueError: if a size is too small or too large, or num_heads does not divide the width.
@@ -158,14 +158,14 @@ def transformer(
 
 @checked
 def train_adapters(model: LanguageModel, params: Arrays, key: jax.Array) -> LanguageModel:
-  """The model that trains its adapters, and holds all else at the values given.
+  """The model that trains its adapters, and holds everything else at the given values.
 
-  What is held must be public, or its cost must be in the ledger: see `freeze`.
+  The held values must be public, or their cost must be in the ledger: see `freeze`.
 
   Args:
     model: a `transformer` with an `adapter_rank`.
-    params: those of the same transformer without adapters.
-    key: draws the adapters that training starts from. They change no prediction.
+    params: the parameters of the same transformer without adapters.
+    key: draws the adapters that training starts from. At first they change no prediction.
 
   Returns:
     The model. Its parameters have None in place of what is frozen.

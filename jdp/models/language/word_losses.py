@@ -1,8 +1,8 @@
 """The loss of predicted words, computed together with its gradient.
 
-The scores of all words for a token are many more numbers than what they are made from. A derivative
-keeps them, or computes them again. Here the derivative is made beside the loss, piece by piece: so
-each score is computed once, and only those of a piece are held.
+A token's scores of all words are many more numbers than their factors. An ordinary derivative keeps
+the scores, or computes them again. Here the derivative is computed together with the loss, piece by
+piece: each score is computed once, and only one piece's scores are held.
 """
 
 import functools
@@ -33,11 +33,11 @@ def weighted_cross_entropy(
   """The sum over tokens of weight times cross-entropy, in nats.
 
   Args:
-    vectors: of the tokens, float32 [n, size].
+    vectors: the tokens' vectors, float32 [n, size].
     words: the vectors of all words, float32 [vocabulary, size].
-    biases: of the words, float32 [vocabulary].
+    biases: the words' biases, float32 [vocabulary].
     labels: the words that follow, int32 [n].
-    weights: of the tokens, float32 [n].
+    weights: the tokens' weights, float32 [n].
     at_once: the largest number of tokens whose scores are held.
   """
   return _with_derivative(at_once)(vectors, words, biases, labels, weights)
@@ -45,7 +45,7 @@ def weighted_cross_entropy(
 
 @functools.cache
 def _with_derivative(at_once: int) -> Callable[..., jax.Array]:
-  """`weighted_cross_entropy` of so many tokens at once."""
+  """`weighted_cross_entropy` for `at_once` tokens at a time."""
 
   def total(vectors, words, biases, labels, weights):
     def piece(args):
@@ -78,8 +78,8 @@ def summed_by_pieces(
 ) -> jax.Array:
   """The sum over pieces of rows of function(shared, piece), one piece after the other.
 
-  Its derivative by `shared` is made beside the sum. So what a derivative keeps is held for one
-  piece. The rows have no derivative.
+  Its derivative by `shared` is computed together with the sum. So intermediate values are held for
+  one piece only. The rows have no derivative.
 
   Args:
     function: must be a sum over rows, and zero for rows of zeros.
@@ -110,7 +110,7 @@ def _sum_of_pieces(piece: Callable[[Any], jax.Array], rows: Any, at_once: int) -
   """The sum of a function of pieces."""
   if len(jax.tree.leaves(rows)[0]) <= at_once:
     return piece(rows)
-  # Without the checkpoint, a gradient would keep what all pieces make.
+  # Without the checkpoint, a gradient would keep the intermediate values of all pieces.
   return jnp.sum(jax.lax.map(jax.checkpoint(piece), _pieces(rows, at_once)))
 
 

@@ -16,23 +16,23 @@ def from_equinox(
 ) -> Model:
   """The `Model` of an equinox module.
 
-  Dropout is active in training alone (`eqx.nn.inference_mode`), if the module's `__call__` takes a
+  Dropout is active only in training (`eqx.nn.inference_mode`), if the module's `__call__` takes a
   `key`.
 
   Args:
     module: maps one example [*input_shape] to logits [num_classes]. It is an equinox module, or a
-      function key -> module. A module that was made is always initialised with the parameters it
+      function key -> module. A module instance is always initialised with the parameters that it
       has.
-    input_shape: of one example.
-    dtype: of the inputs, such as int32 for words.
+    input_shape: the shape of one example.
+    dtype: the type of the inputs, such as int32 for words.
 
   Returns:
-    The `Model`. Its parameters are the module's floating-point arrays, the module with None in
-    place of all else. What else it holds is constant.
+    The `Model`. Its parameters are the module's floating-point arrays: the module with None in
+    place of everything else. The rest is constant.
 
   Raises:
     ImportError: if equinox is not installed.
-    TypeError: if `module` is neither, or does not take such an example.
+    TypeError: if `module` is neither of these, or does not take such an example.
     ValueError: if the module has statistics of batches, or parameters that are not float32.
 
   >>> import equinox as eqx, jax.numpy as jnp
@@ -55,7 +55,7 @@ def from_equinox(
       "they mix examples, and no query makes them private; use GroupNorm or LayerNorm."
     )
   takes_key = "key" in inspect.signature(made.__call__).parameters
-  # What is not trained may hold arrays, so it is made once, with a fixed key.
+  # The untrained part may hold arrays, so it is made once, with a fixed key.
   params, constants = eqx.partition(make(jax.random.key(0)), eqx.is_inexact_array)
   check_parameters(params)
 

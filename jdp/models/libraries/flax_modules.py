@@ -26,20 +26,20 @@ def from_flax(
 ) -> Model:
   """The `Model` of a flax module: linen, or nnx.
 
-  Dropout is active in training alone. A linen module is told by an argument of its `__call__`, if
-  it has one of these: `train`, `training` or `is_training`, or `deterministic`. Nnx modules have
+  Dropout is active only in training. A linen module is told by an argument of its `__call__`, if it
+  has one of these names: `train`, `training` or `is_training`, or `deterministic`. Nnx modules have
   `train()` and `eval()`.
 
   Args:
     module: maps inputs [n, *input_shape] to logits [n, num_classes]. It is a linen module, an nnx
-      module, or a function (rngs) -> nnx module. A module that was made is always initialised with
-      the parameters it has.
-    input_shape: of one example.
-    dtype: of the inputs, such as int32 for words.
+      module, or a function (rngs) -> nnx module. A module instance is always initialised with the
+      parameters that it has.
+    input_shape: the shape of one example.
+    dtype: the type of the inputs, such as int32 for words.
 
   Returns:
-    The `Model`. Its parameters are a nested dict of float32 arrays. What else an nnx module holds
-    (frozen numbers of other types than `nnx.Param`) is constant.
+    The `Model`. Its parameters are a nested dict of float32 arrays. Everything else in an nnx
+    module (frozen numbers of other types than `nnx.Param`) is constant.
 
   Raises:
     TypeError: if `module` is none of these.
@@ -72,7 +72,7 @@ def from_flax(
 def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
   """The `Model` of a linen module."""
   arguments = inspect.signature(type(module).__call__).parameters
-  # What the module was made with is not said again.
+  # An option that the constructor has set is not passed again.
   flag = next(
     (name for name in _FLAGS if name in arguments and getattr(module, name, None) is None), None
   )
@@ -105,7 +105,7 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
 
 
 def _check_predictions(outputs: PyTree, example: jax.ShapeDtypeStruct) -> None:
-  """Refuses a module that takes one input for several, as a convolution does without channels."""
+  """Refuses a module that takes one input as several, as a convolution does without channels."""
   for found in jax.tree.leaves(outputs):
     if found.shape[:1] != (1,):
       raise ValueError(
@@ -119,13 +119,13 @@ def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
   """The `Model` of nnx modules made by a function."""
 
   def parts() -> Any:
-    """Made with a fixed key, for what does not depend on the key."""
+    """The parts made with a fixed key, for everything that does not depend on the key."""
     return nnx.split(make(nnx.Rngs(0)), nnx.Param, ...)
 
-  # The parameters' shapes alone: they need not fit in memory here.
+  # Only the parameters' shapes: the parameters need not fit in memory here.
   shapes: Any = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param, ...)
   graph, params, others = shapes
-  if jax.tree.leaves(others):  # Most networks have parameters alone.
+  if jax.tree.leaves(others):  # most networks have only parameters
     others = jax.jit(lambda: parts()[2])()
   _refuse_state(
     "/".join(map(str, path[:-1]))
@@ -140,7 +140,7 @@ def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     return nnx.to_pure_dict(nnx.state(made, nnx.Param))
 
   def merged(values, constants):
-    state = jax.tree.map(lambda x: x, params)  # a copy, as the values are put in place
+    state = jax.tree.map(lambda x: x, params)  # a copy, as the values are set in place
     nnx.replace_by_pure_dict(state, values)
     return nnx.merge(graph, state, constants)
 
