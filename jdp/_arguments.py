@@ -1,8 +1,8 @@
 """Arguments of public functions, converted once and checked by their annotations.
 
-A number of low precision must not decide how precisely a privacy parameter is computed. So a
-`float` becomes Python's, at the value that was given, and an `int` does too, before any arithmetic.
-What is not a number, or an object of another kind, is refused with the argument's name.
+A number of low precision must not decide how precisely a privacy parameter is computed. So before
+any arithmetic a `float` becomes a Python float of the same value, and an `int` a Python int. Values
+of another kind are refused with the argument's name.
 
 | annotation | takes | becomes |
 |---|---|---|
@@ -66,15 +66,15 @@ Arrays = Annotated[Any, "a pytree of arrays"]
 
 
 class _Kind(NamedTuple):
-  """What an annotation stands for.
+  """The values that an annotation stands for.
 
   Attributes:
-    expected: its name in a message.
+    expected: the kind's name in a message.
     accepts: value -> whether it may be converted.
     convert: (argument's name, accepted value) -> what the function gets.
-    settled: types whose values stay as they are, and need no further look.
-    error: what is raised for other values.
-    secret: whether a value that is refused may be a secret, and must not be quoted.
+    settled: types whose values stay as they are, and need no further check.
+    error: the exception raised for other values.
+    secret: whether a refused value may be a secret, and must not be quoted.
   """
 
   expected: str
@@ -108,7 +108,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
   ValueError: Expected number to be a number, got '3'.
   """
 
-  # Annotations may name what is defined further down, so they are read at the first call.
+  # Annotations may name objects defined further down, so they are read at the first call.
   @functools.cache
   def kinds() -> tuple[dict[str, _Kind], dict[str, _Kind], _Kind]:
     signature, hints = inspect.signature(function), _hints(function)
@@ -155,7 +155,7 @@ def _field_kinds(cls: type) -> dict[str, _Kind]:
 
 
 def shown(value: Any) -> str:
-  """A value in a message: short scalars and strings as they are, of others the type alone."""
+  """A value in a message: short scalars and strings as they are, only the type of others."""
   if value is None or isinstance(value, str | bool | int | float | np.generic | enum.Enum):
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
@@ -187,7 +187,7 @@ def _named(name: str, hint: Any) -> _Kind:
 
 @functools.cache
 def _kind(hint: Any) -> _Kind:
-  """What an annotation stands for."""
+  """The kind that an annotation stands for."""
   if hint in _KINDS:
     return _KINDS[hint]
   members, origin = _members(hint), typing.get_origin(hint)
@@ -215,10 +215,10 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _kinds_of(members: tuple[Any, ...]) -> list[_Kind]:
-  """The kinds of a union's members, arrays first; those of an `ArrayLike` are one."""
+  """The kinds of a union's members, arrays first. All members of an `ArrayLike` are one kind."""
   kinds: list[_Kind] = []
   for union in (ArrayLike, jax.typing.ArrayLike):
-    # From Python 3.12 on NumPy's is an alias, which has no members of its own.
+    # From Python 3.12 on NumPy's `ArrayLike` is an alias, which has no members of its own.
     own = set(typing.get_args(union)) or {union}
     if own <= set(members):
       members = tuple(member for member in members if member not in own)
@@ -227,7 +227,7 @@ def _kinds_of(members: tuple[Any, ...]) -> list[_Kind]:
   kinds += [_kind(member) for member in members if not (enums and member is str)]
   if not any(kind.error is ValueError for kind in kinds):
     return kinds
-  # Beside a number, an array is one of its own type, never a scalar of NumPy.
+  # In a union with a number, an array must be of an array type, never a NumPy scalar.
   return [_STRICT_ARRAY] * (_ARRAY in kinds) + [kind for kind in kinds if kind is not _ARRAY]
 
 
@@ -239,7 +239,7 @@ def _annotated(note: Any) -> _Kind:
 
 
 def _axes(axes: Axes) -> _Kind:
-  """Arrays of numbers with so many axes; lists become arrays."""
+  """Arrays of numbers with this number of axes; lists become arrays."""
 
   def accepts(value: Any) -> bool:
     array = _as_array(value)
@@ -282,7 +282,7 @@ def _sequence(hint: Any) -> _Kind:
 
 
 def _iterable(element: _Kind) -> _Kind:
-  """What can be iterated once: an iterator stays lazy, anything else becomes a tuple."""
+  """Anything that can be iterated once. An iterator stays lazy, anything else becomes a tuple."""
 
   def convert(name: str, value: Iterable[Any]) -> Iterable[Any]:
     elements = (element.take(f"{name}[{i}]", own) for i, own in enumerate(value))
@@ -304,7 +304,7 @@ def _mapping(element: _Kind) -> _Kind:
 
 
 def _instance(cls: Any) -> _Kind:
-  """The instances of a class; of a protocol what can be called, of a named tuple what is alike."""
+  """The instances of a class. A protocol takes any callable, a named tuple what has its fields."""
   if issubclass(cls, enum.Enum):
     return _enum(cls)
   article = "an" if cls.__name__[0] in "AEIOU" else "a"
@@ -334,7 +334,7 @@ def _enum(cls: type[enum.Enum]) -> _Kind:
 
 
 def _is_scalar(value: Any, *dtypes: Any) -> bool:
-  """Whether it is an array, or a scalar of NumPy, that holds one known number of such a type."""
+  """Whether it is an array or a NumPy scalar that holds one known number of one of these types."""
   dtype = getattr(value, "dtype", None)
   return (
     dtype is not None
@@ -369,7 +369,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _as_array(value: Any) -> Any:
-  """The array that a value is or lists, else None."""
+  """The value as an array if it is one or nested lists of numbers, else None."""
   if hasattr(value, "dtype") and hasattr(value, "shape"):
     return value
   if not isinstance(value, bool | int | float | list | tuple):
@@ -386,7 +386,7 @@ def _is_numeric(array: Any, *others: Any) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-  # JAX takes Python's integers for int32.
+  # JAX treats Python integers as int32.
   small = not isinstance(value, int) or -(2**31) <= value < 2**31
   return small and _is_numeric(_as_array(value), np.bool_)
 
@@ -401,7 +401,7 @@ def _is_dtype(value: Any) -> bool:
     if value is None or isinstance(value, np.ndarray | np.generic | jax.Array):
       return False
     return _is_numeric(jax.ShapeDtypeStruct((), np.dtype(value)), np.bool_)
-  except (TypeError, ValueError, SyntaxError):  # names are parsed
+  except (TypeError, ValueError, SyntaxError):  # SyntaxError, as NumPy parses names
     return False
 
 

@@ -2,13 +2,13 @@
 
 XLA on CPU starts a program's part on each device from one small pool of threads, and lets 32 parts
 wait for each device. A loop that runs ahead of its results fills the pool with waiting parts. Then
-the first part of an earlier round finds no thread, and the others wait for it in their all-reduce.
+a part of an earlier round finds no thread, and the other parts wait for it in their all-reduce.
 After 40 seconds the process is aborted. So a state that goes from round to round waits for itself
 before it is used again.
 
 On one device, and on accelerators, nothing waits. Outside of jit no call runs ahead, as each
-compiles first. Sums that nothing carries from call to call cannot wait for each other (`cohort_sum`
-or `stream_sum` in a jitted function): look at a result every few calls.
+compiles first. Sums that are not carried from call to call cannot wait for each other (`cohort_sum`
+or `stream_sum` in a jitted function): read a result every few calls.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,7 @@ _INSIDE = {
 
 
 def read(values: dict[Any, Any], atom: Any) -> Any:
-  """The value of an equation's operand: a literal's own, or that of a variable."""
+  """The value of an equation's operand: a literal's own value, or the variable's."""
   return atom.val if isinstance(atom, Literal) else values[atom]
 
 
@@ -41,14 +41,14 @@ def applied(code: Jaxpr, eqn: Any, value: Callable[[Any], Any]) -> list[Any]:
 def with_derivative(
   function: Callable[..., Any], forward: Callable[..., Any], backward: Callable[..., Any]
 ) -> Callable[..., Any]:
-  """The function, with its own derivative computed in another way.
+  """The function, with its derivative computed by rules of its own.
 
-  Code that follows a program finds `function` in it, by `program_inside`. So the derivative must be
-  the same in exact arithmetic.
+  Code that walks through a program finds `function` in it, by `program_inside`. So the derivative
+  must be the same in exact arithmetic.
 
   Args:
     function: arrays -> arrays.
-    forward: the same arrays -> (its result, what `backward` needs).
+    forward: the same arrays -> (the function's result, what `backward` needs).
     backward: (what it needs, derivative by the result) -> derivatives by the arguments.
   """
 
@@ -61,10 +61,10 @@ def with_derivative(
 
 
 def program_inside(eqn: Any) -> Any | None:
-  """The program that an equation runs, as it is or at all steps of a scan. None if it runs none.
+  """The program that an equation runs, once or at every step of a scan. None if it runs none.
 
-  A derivative by a rule need not be that of the program, so such programs count only if they are
-  made by `with_derivative`.
+  A derivative rule need not agree with the program, so programs with such a rule count only if
+  `with_derivative` made them.
   """
   program = eqn.params.get(_INSIDE.get(eqn.primitive.name, ""))
   if eqn.primitive.name == "custom_vjp_call":
@@ -81,12 +81,12 @@ def literal_value(literal: Literal) -> np.ndarray:
 
 
 def closed(code: Jaxpr | ClosedJaxpr) -> ClosedJaxpr:
-  """The program with its constants, of which an open one has none."""
+  """The program with its constants. An open program has none."""
   return code if isinstance(code, ClosedJaxpr) else ClosedJaxpr(code, ())
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-  """How many operands of a scan are constants, which come first, and how many its carry."""
+  """How many operands of a scan are constants (which come first), and how many are its carry."""
   if "num_consts" in params:  # before JAX 0.11
     return params["num_consts"], params["num_carry"]
   consts, carry, _ = params["ft_in"].unpack()
@@ -94,22 +94,22 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def is_tree(x: object) -> bool:
-  """Whether a parameter is one of JAX's trees of operands, which are the same if they are equal."""
+  """Whether a parameter is one of JAX's trees of operands, which can be compared by equality."""
   return type(x).__module__ == "jax._src.flattree"
 
 
 def settings_of_operation(x: Any) -> dict[str, Any] | None:
-  """All that one of JAX's operations is, where a parameter holds it (JAX 0.12). Else None."""
+  """All settings of a JAX operation that a parameter holds (JAX 0.12). Else None."""
   kinds = [kind.__module__ for kind in type(x).__mro__]
   return x.params if "jax._src.hijax" in kinds and kinds[0].startswith("jax._src.") else None
 
 
 def with_more_constants(params: Mapping[str, Any], count: int) -> dict[str, Any]:
-  """The parameters that change as a scan takes so many constants after its own."""
+  """The parameters that change when a scan gets `count` further constants after its own."""
   place, _ = scan_counts(params)
   if "num_consts" not in params:
     consts, carry, inputs = params["ft_in"].unpack()
-    trees: Any = inspect.getmodule(type(consts))  # JAX exports nothing that makes such a tree.
+    trees: Any = inspect.getmodule(type(consts))  # JAX exports no constructor of these trees
     return {"ft_in": trees.pack(((consts, trees.nones(count)), carry, inputs))}
   changed: dict[str, Any] = {"num_consts": place + count}
   if "linear" in params:  # before JAX 0.10

@@ -17,7 +17,8 @@ def open_regular(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 
   """Opens a regular file, as `os.open`. A child process does not inherit it by exec.
 
   Raises:
-    ValueError: if the path leads to something else. A device may have no end, and a FIFO no writer.
+    ValueError: if the path leads to another kind of file. A device may have no end, and a FIFO no
+      writer.
   """
   try:
     # A FIFO would make the call wait for another process.
@@ -43,7 +44,7 @@ def open_to_read(path: str | os.PathLike) -> BinaryIO:
   """The bytes of a regular file. Close it after use.
 
   Raises:
-    ValueError: as `open_regular`.
+    ValueError: as for `open_regular`.
   """
   return open(open_regular(path), "rb")
 
@@ -52,7 +53,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
   """All bytes of a regular file.
 
   Raises:
-    ValueError: as `open_regular`.
+    ValueError: as for `open_regular`.
   """
   with open_to_read(path) as file:
     return file.read()
@@ -67,17 +68,17 @@ def write(path: pathlib.Path, content: bytes, *, mode: int = 0o666) -> None:
     mode: permissions, minus the process's umask. 0o600 is for secrets.
   """
   temporary = path.with_name(path.name + ".tmp")
-  temporary.unlink(missing_ok=True)  # Left by a killed process: its mode would stay.
+  temporary.unlink(missing_ok=True)  # may be left by a killed process, and would keep its mode
   with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
-  # Only a file that is whole on disk gets the name.
+  # Only a file that is completely on disk gets the name.
   os.replace(temporary, path)
 
 
 def write_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-  """Writes an npz file at once, as `write`; `read_arrays` reads it."""
+  """Writes an npz file at once, like `write`; `read_arrays` reads it."""
   content = io.BytesIO()
   np.savez(content, **arrays)
   write(path, content.getvalue())
@@ -86,17 +87,16 @@ def write_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 def read_arrays(file: BinaryIO, name: Any, *, limit: int | None = None) -> dict[str, np.ndarray]:
   """The arrays of an npz file, by name.
 
-  No array is made before its size was compared with that of the data.
+  An array's size is compared with that of its data before it is made.
 
   Args:
-    file: open, such as by `open_to_read`.
-    name: of the file, for messages.
-    limit: how many bytes of data it may hold, decompressed. None: as many as it is long, which
-      `np.savez` keeps to.
+    file: the open file, such as from `open_to_read`.
+    name: the file's name, for messages.
+    limit: how many bytes of data it may hold, decompressed. None: the file's length, as `np.savez`
+      does not compress.
 
   Raises:
-    ValueError: if it is not such a file, is damaged, says that it holds more, or holds Python
-      objects.
+    ValueError: if it is not such a file, is damaged, claims to hold more, or holds Python objects.
   """
   limit = file.seek(0, os.SEEK_END) if limit is None else limit
   try:

@@ -1,4 +1,4 @@
-"""Modules that a command imports for what they register: its `--import`."""
+"""Modules that a command's `--import` imports, so that they register their objects."""
 
 import importlib
 import sys

@@ -1,7 +1,7 @@
-"""What loops begin with, under `jax.shard_map`.
+"""The first values of loops under `jax.shard_map`.
 
-A loop's carry keeps its type, and the type says over which mesh axes a value varies. So what a loop
-begins with must vary as what its body returns. A constant does not.
+A loop's carry keeps its type, and the type says over which mesh axes a value varies. So a loop's
+first value must vary over the same axes as its body's result. A constant does not.
 """
 
 import functools
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def vary_like(value: T, *sources: Any) -> T:
-  """The same arrays, varying over every mesh axis that an array of the sources varies over.
+  """The same arrays, but varying over every mesh axis that any array in the sources varies over.
 
   Outside `jax.shard_map`, the value is returned. Inside, nothing is computed either: XLA drops a
-  choice between equals. But it may keep a copy of the value.
+  choice between equal values. But it may keep a copy of the value.
 
   Args:
-    value: a tree of arrays, but for keys.
+    value: a tree of arrays, but not of keys.
     sources: trees of arrays or keys.
 
   >>> vary_like(jnp.int32(3), jax.random.key(0)).item()

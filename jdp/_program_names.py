@@ -1,4 +1,4 @@
-"""What a program of JAX's is, as a value: equal for the same programs, and for no others."""
+"""The identity of a JAX program as a value: equal for the same programs, and for no others."""
 
 import enum
 from collections.abc import Hashable
@@ -15,7 +15,7 @@ _SAME_IF_EQUAL = np.dtype | enum.Enum | jax.sharding.Sharding | jax.sharding.Mes
 
 
 def program_name(program: ClosedJaxpr) -> Hashable:
-  """The value: all programs within it, each once, in the order in which they end.
+  """The program's value: all programs within it, each once, in the order in which they end.
 
   Functions among the parameters are the same if they are one object.
   """
@@ -68,7 +68,7 @@ class _Naming:
     return inputs, tuple(map(self._parameter, program.consts)), equations, outputs
 
   def _parameter(self, x: Any) -> Hashable:
-    """A parameter's value where that says all of it. Otherwise the object itself."""
+    """A parameter's value, if the value describes it completely. Otherwise the object itself."""
     if isinstance(x, Jaxpr | ClosedJaxpr):
       return ClosedJaxpr, self.number(closed(x))
     if isinstance(x, tuple | list):
@@ -91,7 +91,7 @@ class _Naming:
 
 
 class _Itself:
-  """An object that is the same as itself only, whatever it says of others."""
+  """An object that equals only itself, whatever its own `__eq__` says."""
 
   def __init__(self, it: Any):
     self.it = it

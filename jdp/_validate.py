@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from jdp._arguments import shown
 
-# Outside this range float32 would flush a bound or a noise level to zero or infinity.
+# Outside this range float32 would turn a bound or a noise level into zero or infinity.
 FLOAT32_SAFE = (1e-30, 1e30)
 
 
@@ -64,7 +64,7 @@ def broadcast(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
 
 
 def _short(number: float) -> str:
-  """A number with six digits, or as it is if it is a whole one that floats do not hold."""
+  """A number with six digits, or exactly if it is a whole number too large for floats."""
   try:
     return f"{number:g}"
   except OverflowError:
@@ -76,7 +76,7 @@ def _require(expected: str, accepts: Callable[[Any], bool], values: dict[str, An
   for name, value in values.items():
     try:
       accepted = bool(accepts(value))
-    except (TypeError, ValueError):  # a value of another type, or an array
+    except (TypeError, ValueError):  # the value has another type, or is an array
       accepted = False
     if not accepted:
       raise ValueError(f"Expected {name} to be {expected}, got {shown(value)}.")

@@ -160,7 +160,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _plan_rows(
   options: argparse.Namespace, unknown: str, runs: Sequence[dict[str, Any]]
 ) -> tuple[list[list[str]], list[ValueError]]:
-  """The table, with "none" where no plan meets the target; and why."""
+  """The table, with "none" where no plan meets the target, and the reasons."""
   rows, refused = [], []
   for run in runs:
     try:
@@ -173,7 +173,7 @@ def _plan_rows(
 
 
 def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) -> list[str]:
-  """One run: what it is, and its epsilon from both sides."""
+  """The cells of one run: its plan, and bounds on its epsilon from both sides."""
   scope: dict[str, Any] = {"accountant": options.accountant}
   solvers: dict[str, Callable[..., float]] = {
     "cohort": partial(accounting.calibrate_cohort, population=options.population),
@@ -182,7 +182,7 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
   }
 
   def make(cohort: int, rounds: int, noise_multiplier: float) -> Ledger:
-    # What a run records of its sampler, with the probability that a sample outgrows its slots.
+    # The event that a run records, with the probability that a sample outgrows its slots.
     drawn = sampling.poisson(options.population, cohort / options.population).event(())
     return Ledger().append(Round(drawn, GaussianSum(1.0, noise_multiplier)), count=rounds)
 
@@ -224,7 +224,7 @@ def _bounds(run: Ledger, delta: float, accountant: str) -> list[str]:
 def _least_noise(
   target_epsilon: float, delta: float, plan: Callable[[float], Ledger], *, accountant: str
 ) -> float:
-  """The least noise multiplier, as it is printed: rounded up."""
+  """The least noise multiplier, rounded up as it is printed."""
   least = accounting.calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
   return float(rounded_up(least))
 
@@ -281,7 +281,7 @@ def _plot(path: str, spent: Ledger, scopes: Sequence[dict[str, Any]]) -> None:
 
 def _audit(options: argparse.Namespace) -> int:
   """Audits by name; the status is 1 if a stated epsilon is refuted."""
-  # The others wait for none of these.
+  # Imported here, so that the other commands need not wait for it.
   import jax
 
   from jdp import mechanisms

@@ -6,9 +6,9 @@ A number called epsilon means nothing until three things are named with it:
 * the **unit** whose presence or value is hidden,
 * the **observer** from whom it is hidden.
 
-Guarantees are plain values. `compose` adds those that speak of the same relation, unit and
-observer, and refuses to add any others. Composition here is the basic theorem alone: epsilons and
-deltas add up. Everything tighter is the accountant's work, from a ledger.
+Guarantees are plain values. `compose` adds guarantees of the same relation, unit and observer, and
+refuses any others. Composition here is only the basic theorem: epsilons and deltas add up.
+Everything tighter is the accountant's work, from a ledger.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from jdp._arguments import checked, convert_fields
 
 
 class Relation(enum.StrEnum):
-  """When two inputs (of a release) or two data sets (of a run) are neighbours."""
+  """It says when two inputs (of a release) or two data sets (of a run) are neighbours."""
 
   ADD_REMOVE = "add_remove"  #: one has a record that the other lacks
   REPLACE_ONE = "replace_one"  #: one record has another value; for a local release: any two inputs
@@ -73,8 +73,8 @@ class Guarantee:
   def restate(self, **changes: Any) -> Self:
     """The same guarantee, stated for another `unit`, `observer` or `relation`.
 
-    The caller answers for the restatement being true: a release computed from all of a user's data
-    hides the user, not only the value.
+    The caller is responsible for the restatement being true: a release computed from all of a
+    user's data hides the user, not only the value.
 
     >>> print(PureDP(2.0).restate(unit="user"))
     2-DP per user (replace one), against the server
@@ -196,12 +196,12 @@ class SeparatedDP(Guarantee):
 
 @checked
 def rounded_up(bound: float, digits: int = 6) -> str:
-  """An upper bound in so many significant digits: what is printed holds too.
+  """An upper bound in `digits` significant digits, rounded so that the printed number also holds.
 
   Every epsilon and delta that jdp prints goes through here, and every noise multiplier that is
-  meant to be enough. A float64 keeps 15 decimal digits. What lies beyond them is taken for its own
-  rounding error: 0.1 + 0.2 prints as 0.3. A number that was given in up to `digits` digits prints
-  as it was given. What is printed is therefore at least the bound, but for a share of 5e-15.
+  meant to be enough. A float64 keeps 15 decimal digits. Digits beyond them are taken as its own
+  rounding error: 0.1 + 0.2 prints as 0.3. A number given in up to `digits` digits prints as given.
+  So the printed number is at least the bound, up to a share of 5e-15.
 
   Args:
     bound: A number, infinity or NaN.
@@ -215,7 +215,7 @@ def rounded_up(bound: float, digits: int = 6) -> str:
 
 @checked
 def rounded_down(bound: float, digits: int = 6) -> str:
-  """A lower bound in so many significant digits.
+  """A lower bound in `digits` significant digits.
 
   Examples are what an attack has proved, and the most that a plan allows. The result is at most the
   bound, as `rounded_up` is at least the bound.
@@ -265,14 +265,14 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
   """The guarantee of several releases of one unit's data together, by basic composition.
 
   Args:
-    guarantees: At least one. All are of one relation, one unit and one observer.
+    guarantees: At least one. All have the same relation, unit and observer.
 
   Returns:
     A `SeparatedDP` if all are separated, else a `PureDP` if all deltas are zero, else an
     `ApproxDP`.
 
   Raises:
-    ValueError: if there is none. Also if their relations, units or observers differ.
+    ValueError: if there is no guarantee. Also if their relations, units or observers differ.
 
   >>> print(compose([PureDP(2.0), ApproxDP(0.5, 1e-6)]))
   (2.5, 1e-06)-DP per value (replace one), against the server
@@ -288,7 +288,7 @@ def compose(guarantees: Sequence[AnyGuarantee]) -> AnyGuarantee:
 
 
 def _times(count: int, cost: float) -> float:
-  """So many times a cost. It is infinite if floats do not hold the count."""
+  """`count` times a cost. It is infinite if the count is too large for floats."""
   if count == 0 or cost == 0:
     return 0.0
   try:
@@ -299,5 +299,5 @@ def _times(count: int, cost: float) -> float:
 
 def _check_epsilon(name: str, value: float) -> None:
   """Refuses an epsilon below zero."""
-  if not value >= 0:  # NaN too. Infinity is a guarantee, the empty one.
+  if not value >= 0:  # also refuses NaN; infinity is a guarantee, the empty one
     raise ValueError(f"Expected {name} >= 0, got {value}.")

@@ -1,9 +1,9 @@
-"""Sum queries as optax gradient transformations, for a training loop of one's own.
+"""Sum queries as optax gradient transformations, for your own training loop.
 
 `privatize` turns per-record gradients into a private aggregate. `release` does the same from their
-clipped sum, which `contribution_sum` makes in the memory of one chunk. Either comes first in an
-`optax.chain`, before any optimiser. It leaves the event of the step in its state. Append that event
-to the ledger before the step's result is used.
+clipped sum, which `contribution_sum` computes in the memory of one chunk. Put either of them first
+in an `optax.chain`, before any optimiser. It keeps the event of the step in its state. Append that
+event to the ledger before the step's result is used.
 
   >>> import jax, jax.numpy as jnp, optax
   >>> from jdp import accounting, events, ledger, queries, random, sampling, transforms
@@ -70,8 +70,8 @@ class ReleaseState(NamedTuple):
       `jax.random.key_data`.
     query: The sum query's state. It may hold noise that was not released, as secret as the key.
     event: What the last step released, with the step's number. Before the first step it is a
-      placeholder of the same structure. A loop that returns nothing of its steps (`fori_loop`)
-      keeps the last event only: scan, and return it.
+      placeholder of the same structure. A loop that returns nothing from its steps (`fori_loop`)
+      keeps only the last event: use a scan, and return the event.
   """
 
   step: jax.Array
@@ -88,21 +88,21 @@ def release(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArgs:
   this query, in the state that `ReleaseState.query` holds, and be of *one* sample.
 
   If the sample comes in several parts, add up their sums by `jdp.numerics.compensated.add` and
-  release once. The parts must be disjoint: a record that is in two of them moves the sum by twice
-  its bound. `optax.MultiSteps` with `use_grad_mean=False` *around* the transformation adds up plain
+  release once. The parts must be disjoint: a record in two of them moves the sum by twice its
+  bound. `optax.MultiSteps` with `use_grad_mean=False` *around* the transformation adds up plain
   sums like the parameters (`compensated.rounded`) in float32, and refuses pairs. k parts of a sum
   of length L can then move by k L 2^-23 more.
 
-  `MultiSteps` placed *behind* it adds up releases. Each small step then has its own noise and is an
-  event of its own.
+  `MultiSteps` placed *behind* it adds up releases. Then each small step has its own noise and its
+  own event.
 
   Args:
     query: What makes the sum private.
-    key: The key of the run, from `jdp.random.secure_key`. With any other the events are marked, and
-      so is the ledger that takes them (`Ledger.caveats`). The step's number is folded in, so a step
-      computed twice is the same twice. Nothing else may be drawn with the key. Two runs must not
-      share it: make the transformation anew. No mark tells what the sample and the sum of
-      `contribution_sum` were drawn with. Those keys must be secure too.
+    key: The key of the run, from `jdp.random.secure_key`. With any other key the events are marked,
+      and so is the ledger that takes them (`Ledger.caveats`). The step's number is folded in, so a
+      step computed twice is the same twice. Nothing else may be drawn with the key. Two runs must
+      not share it: make the transformation anew. No mark covers the keys of the sample and of
+      `contribution_sum`. They must be secure too.
 
   Returns:
     An optax transformation with a `ReleaseState`, for jit and scan. It comes first in an
@@ -117,12 +117,12 @@ def privatize(query: SumQuery, key: Key) -> optax.GradientTransformationExtraArg
 
   `update(gradients, state, params, weights=weights)` takes leaves `[B, ...]`, a row for each
   record. It takes weights `[B]` in `[0, 1]`. Without weights, every row counts. A row of weight 0
-  is padding and adds exactly zero. `members` takes the records of a sample from the data of all.
+  is padding and adds exactly zero. `members` takes a sample's records from the data of all records.
   Its weights are `sample.weights`.
 
   Formal guarantee: the query's own, per row, once for each call of `update`. A query that draws for
-  each record needs the sample's weights as they are: a smaller one takes the record's noise away,
-  too. The key is as for `release`. `optax.MultiSteps` around it fails: it would average rows of
+  each record needs the sample's weights unchanged: a smaller weight also reduces the record's
+  noise. The key is as for `release`. `optax.MultiSteps` around it fails: it would average rows of
   different batches, which are not one record.
 
   Args:
@@ -178,8 +178,8 @@ def contribution_sum(
 
   Args:
     vectors_fn: A function (params, record) -> the record's vectors. It is `jax.grad(loss)`, or
-      gives a pytree of gradients and metrics for a `jdp.queries.grouped`.
-    query: What bounds each record.
+      returns a pytree of gradients and metrics for `jdp.queries.grouped`.
+    query: The query that bounds each record.
     chunk_size: The number of records computed side by side.
     mesh: Devices along an axis "clients". None stands for the mesh in force (`jax.set_mesh`) if it
       has such an axis, else for one device.
@@ -187,9 +187,9 @@ def contribution_sum(
   Returns:
     A function (key, query state, params, sample, data) -> sum of contributions. `data` is a pytree
     of arrays whose leading axis numbers *all* records. The query state is `ReleaseState.query`.
-    Sums over samples that share no record may be added up (`jdp.numerics.compensated.add`). Where a
-    record holds more than gradients, give the sum to `query.finalize` itself. The function raises a
-    ValueError, when traced, if there are not as many records as the sample's population.
+    Sums over samples that share no record may be added up (`jdp.numerics.compensated.add`). If a
+    record holds more than gradients, give the sum to `query.finalize` yourself. The function raises
+    a ValueError, when traced, if there are not as many records as the sample's population.
   """
 
   def contribution(
@@ -217,15 +217,15 @@ def members(sample: Sample, data: PyTree) -> PyTree:
   """The records of a sample's slots, for a loop that computes gradients itself, and `privatize`.
 
   Args:
-    sample: The sample. Its `weights` go to `privatize`. Those of padding are 0.
+    sample: The sample. Its `weights` go to `privatize`. Padding has the weight 0.
     data: A pytree of arrays whose leading axis numbers *all* records, or `PackedUsers`.
 
   Returns:
-    The pytree of those rows, `[capacity, ...]`. Some record stands in the place of padding.
+    The pytree of those rows, `[capacity, ...]`. Padding rows hold some record.
 
   Raises:
     ValueError: When traced, if there are not as many records as the sample's population. Also if no
-      device has all.
+      device has all records.
 
   >>> from jdp.sampling import fixed_size
   >>> sample, _ = fixed_size(3, 3).sample(jax.random.key(0), ())
@@ -275,7 +275,7 @@ def _numbered(event: SumQueryEvent, step: jax.Array) -> SumQueryEvent:
 
 @partial(jax.jit, static_argnums=0)
 def _placeholder(query: SumQuery, key: Key, state: State, params: PyTree) -> SumQueryEvent:
-  """The event of a step with zeros for all that varies.
+  """The event of a step with zeros in place of all that varies.
 
   Nothing else of the step is computed.
   """

@@ -1,16 +1,16 @@
 """Conformance: does an implementation keep what it states?
 
-`check_implementation` puts the parts of any library (`Implementation`) to checks: hostile records,
-the covariance of noise, who takes part, epsilons against certified intervals, strategies of
-correlated noise. A fault comes with the inputs that show it.
+`check_implementation` checks the parts of any library (`Implementation`): hostile records, the
+covariance of noise, who takes part, epsilons against certified intervals, strategies of correlated
+noise. A fault comes with the inputs that show it.
 
 Everything that is registered is audited (`jdp.mechanisms.registry`, `jdp.queries.registry`). A
 mechanism of another library can be audited too: `audit(release_subject(privatize, first, second,
 epsilon=...), key, num_samples=...)`.
 
-A library of one's own, wrapped. It clips well. Its average is over those who are there, or over
-four if they are fewer: that moves by up to 1/2 if a record is replaced, and by more than 1/4 if one
-is added. A run that is resumed begins its noise anew.
+An example wraps a library of your own. It clips correctly. Its average divides by the number of
+records, or by four if there are fewer: that moves by up to 1/2 if a record is replaced, and by more
+than 1/4 if one is added. A resumed run begins its noise anew.
 
 >>> import numpy as np
 >>> from jdp.guarantees import Relation

@@ -19,14 +19,14 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Subject(NamedTuple):
-  """What is audited, with what is stated about it.
+  """What is audited, with the statement about it.
 
   Attributes:
     release: (key, input) -> report, a pytree of arrays. The report is all that the observer sees.
       Works under jit and vmap.
     epsilon: the stated epsilon.
     delta: the delta that `epsilon` is stated for, in [0, 1).
-    inputs: the worst cases by name. They are pytrees of arrays, all of one structure.
+    inputs: the worst cases by name. They are pytrees of arrays, all with one structure.
     pairs: names of the inputs that the statement calls neighbours, each pair in one order.
     statistics: {name: report -> scalar}.
   """
@@ -40,18 +40,18 @@ class Subject(NamedTuple):
 
 
 class Audit(NamedTuple):
-  """What an audit proved.
+  """The result of an audit.
 
   Attributes:
     epsilon: the stated epsilon.
     delta: the delta that `epsilon` is stated for.
     bound: the lower bound on epsilon, >= 0.
-    confidence: the probability with which the bound is at most the true epsilon.
-    pair: the two inputs that told most. The first makes the event likelier.
+    confidence: the probability that the bound is at most the true epsilon.
+    pair: the two inputs that gave the largest bound. The first makes the event likelier.
     statistic: the name of the statistic that told them apart.
-    hits: reports on the first input that were in the event.
-    false_hits: reports on the second input that were in the event.
-    trials: reports on each of the two inputs that the event was measured on.
+    hits: the number of reports on the first input that were in the event.
+    false_hits: the number of reports on the second input that were in the event.
+    trials: the number of reports on each of the two inputs on which the event was measured.
   """
 
   epsilon: float
@@ -84,7 +84,7 @@ class _Candidate(NamedTuple):
   bound: float
   pair: tuple[str, str]
   statistic: str
-  sign: int  # 1 or -1: a threshold is on sign * score
+  sign: int  # 1 or -1: the threshold applies to sign * score
   event: Event
 
 
@@ -101,8 +101,8 @@ def audit(
 
   For every pair of inputs and every statistic, the audit looks for an event that one input makes
   far likelier than the other. The event is a threshold on the statistic, or a set of its values if
-  it is an integer. Three sets of reports take part. One half of the reports that choose proposes
-  events, and the other half ranks them. The best event is then measured on new reports. The bound
+  it is an integer. Three sets of reports take part. The first half of the choosing reports proposes
+  events, and the second half ranks them. The best event is then measured on new reports. The bound
   is log((P - delta) / Q), with Clopper and Pearson's limits of the event's probabilities P and Q.
 
   Formal guarantee: the bound is at most the true epsilon (of this delta) with probability
@@ -111,10 +111,10 @@ def audit(
 
   Args:
     subject: what is audited.
-    key: of the reports; consumed.
-    num_samples: reports of each of two inputs that measure the event, at least 4. For an event of
-      probability Q the bound falls short by about 4.3 / sqrt(n Q).
-    num_choosing: reports of each input that choose it. Default: a quarter of num_samples.
+    key: the key of the reports; consumed.
+    num_samples: how many reports of each of the two inputs measure the event, at least 4. For an
+      event of probability Q the bound falls short by about 4.3 / sqrt(n Q).
+    num_choosing: how many reports of each input choose it. Default: a quarter of num_samples.
     confidence: in (0, 1).
 
   Raises:
@@ -142,7 +142,7 @@ def audit(
       for i, name in enumerate(names)
     }
 
-  # Independent keys: the reports that measure must not be those that chose the event.
+  # Independent keys: the event must not be measured on the reports that chose it.
   choosing_key, measuring_key = jax.random.split(key)
   candidates = draw(choosing_key, tuple(subject.inputs), subject.statistics, num_choosing)
   chosen = _choose(candidates, subject, confidence)
@@ -171,13 +171,14 @@ def audit_all(
   confidence: float = 0.999,
   report: Callable[[Name, Audit], None] = lambda name, found: None,
 ) -> dict[Name, Audit]:
-  """Audits of several subjects, whose bounds hold together with one confidence.
+  """Audits of several subjects, whose bounds hold jointly with one confidence.
 
   Args:
     subjects: by name, or by any other key.
-    key: of the reports; consumed.
+    key: the key of the reports; consumed.
     num_samples: as for `audit`.
-    confidence: of all bounds together. Each bound has an equal share of 1 - confidence.
+    confidence: the confidence of all bounds together. Each bound has an equal share of 1 -
+      confidence.
     report: called with each audit as it is done.
   """
   share, found = (1 - confidence) / len(subjects), dict[Name, Audit]()
@@ -190,7 +191,7 @@ def audit_all(
 def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> _Candidate:
   """The best event over all pairs, statistics and sides.
 
-  Half of the reports proposes the events, and the other half ranks them.
+  Half of the reports propose the events, and the other half rank them.
   """
   bound = quick_epsilon_bound(confidence, subject.delta)
   halves = {
@@ -210,7 +211,7 @@ def _choose(reports: dict[str, Scores], subject: Subject, confidence: float) -> 
 def _ranked(
   pair: tuple[str, str], statistic: str, halves: list[tuple[np.ndarray, ...]], bound: Bound
 ) -> _Candidate:
-  """The better event of a statistic and a pair, with the bound that the second halves give.
+  """The better event of a statistic and a pair, with the bound that the second halves give it.
 
   All scores are sorted.
   """

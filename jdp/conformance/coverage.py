@@ -1,4 +1,4 @@
-"""What no check would see: mechanisms, queries, samplers and events that are not registered."""
+"""What no check covers: mechanisms, queries, samplers and events that are not registered."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ _RELEASE = "call queries.registry.register"
 
 
 def unaudited(*modules: ModuleType) -> list[str]:
-  """Sentences about what no audit sees. An empty list means that conformance is complete.
+  """Sentences about what no audit covers. An empty list means that conformance is complete.
 
   The rules:
 
@@ -33,9 +33,9 @@ def unaudited(*modules: ModuleType) -> list[str]:
   * A public function of `modules` that is annotated to return a `LocalMechanism`, a `SumQuery`, a
     `DistributedSum` or a `Sampler` needs an entry in their registry. The same holds for the
     function of a public `functools.partial`.
-  * A function that a module defines without a return annotation is named, since nobody can tell
-    what it makes.
-  * Other callables (classes, compiled functions) are not looked at.
+  * A function that a module defines without a return annotation is reported, since its result is
+    unknown.
+  * Other callables (classes, compiled functions) are not examined.
 
   Args:
     *modules: packages or modules that export factories.
@@ -84,7 +84,7 @@ def _parts(event: QueryEvent) -> Iterable[QueryEvent]:
 def _public_functions(module: ModuleType) -> Iterable[Any]:
   """Functions that the module makes public.
 
-  Functions from other modules count only if they say what they return.
+  Functions from other modules count only if they have a return annotation.
   """
   for name, value in vars(module).items():
     function = _function(value)
@@ -95,7 +95,7 @@ def _public_functions(module: ModuleType) -> Iterable[Any]:
 
 
 def _function(value: Any) -> Any:
-  """What a `functools.partial` calls in the end; anything else as it is."""
+  """The function that a `functools.partial` finally calls; anything else as it is."""
   return _function(value.func) if isinstance(value, functools.partial) else value
 
 

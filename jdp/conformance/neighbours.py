@@ -1,10 +1,9 @@
-"""Neighbours end to end: when one client changes, a round's sum moves by that client's part alone.
+"""Neighbours end to end: if one client changes, a round's sum moves only by that client's part.
 
 A query's sensitivity is a statement about one record. A round keeps it only if no other client's
-record changes: by its row, by how far it is padded, by who shares its chunk or its device, by
-randomness that is dealt out by place. So two data sets that differ in one client are put through
-the same whole round, with the same keys and the same state, and their sums are compared before the
-noise is added.
+record changes: by its row, by its padding, by who shares its chunk or its device, by randomness
+that is assigned by place. So two data sets that differ in one client go through the same whole
+round, with the same keys and the same state, and their sums are compared before the noise is added.
 """
 
 import functools
@@ -30,7 +29,7 @@ class ObservedState(NamedTuple):
 
   Attributes:
     query: the state of the query itself.
-    total: the un-noised sum of the last round, of pairs (`jdp.numerics.compensated`). Private.
+    total: the sum of the last round without noise, as pairs (`jdp.numerics.compensated`). Private.
   """
 
   query: PyTree
@@ -39,7 +38,7 @@ class ObservedState(NamedTuple):
 
 @checked
 def observed(query: SumQuery) -> SumQuery:
-  """The query, whose state also holds the un-noised sum of the last round. For audits alone."""
+  """The query, whose state also holds the last round's sum without noise. Only for audits."""
 
   def init(record):
     state = query.init(record)
@@ -81,24 +80,24 @@ def movements(
   noise_key: jax.Array,
   data_key: jax.Array,
 ) -> dict[str, list[float]]:
-  """How far the un-noised sum of each round moves when one client comes in.
+  """How far each round's sum without noise moves when one client comes in.
 
   Formal guarantee that it tests: under add/remove and zero-out, no number exceeds what one client
   may contribute. The rounding of the machine is included. Every round begins with the state of the
-  run without the client, so with the same earlier releases.
+  run without the client, and so with the same earlier releases.
 
   Args:
-    make: number of clients -> the procedure, over an `observed` query. Give a function that returns
-      the same procedure for the same number, so that it is compiled once.
+    make: number of clients -> the procedure, over an `observed` query. It should return the same
+      procedure for the same number, so that this is compiled once.
     params: what training begins with.
-    without: all clients' data, where the client is gone or has no examples.
-    neighbours: the data with that client, by name. In each it may hold something else.
+    without: all clients' data, in which the client is missing or has no examples.
+    neighbours: the data with that client, by name. The client's data may differ in each.
     num_rounds: how many rounds are compared.
-    noise_key: of the run.
-    data_key: of its local training.
+    noise_key: the run's noise key.
+    data_key: the run's key of local training.
 
   Returns:
-    For each neighbour the L2 norm of the difference of sums in each round, in float64.
+    For each neighbour, the L2 norm of the difference of the sums in each round, in float64.
 
   Raises:
     ValueError: if num_rounds is not positive.

@@ -1,7 +1,7 @@
-"""The protocol of the kit: the parts of an implementation, and what a check finds about one.
+"""The protocol of the kit: the parts of an implementation, and a check's finding about a part.
 
-A part is a function of any library, on NumPy arrays, beside what the library states about it. Wrap
-the parts that a library has, and leave out the others:
+A part is a function of any library, on NumPy arrays, together with what the library states about
+it. Wrap the parts that a library has, and leave out the others:
 
 | part | function | stated |
 | --- | --- | --- |
@@ -14,11 +14,11 @@ the parts that a library has, and leave out the others:
 | `MatrixStrategy` | the matrix of correlated noise | its sensitivity |
 | `Release` | `Subject`s of audits | their epsilons |
 
-A function must leave its arguments as they are, and depend on nothing else. One that raises makes
-its check fail, with what it raised as the witness. There are two exceptions. An accountant, a
-calibration or a sensitivity that raises refuses its plan, and so states nothing that is false. The
-functions of a `Noise`, a `Sampling` or a `Release` may raise `NotImplementedError`: the library
-does not offer what is asked, and the check is not applicable.
+A function must leave its arguments as they are, and depend on nothing else. A function that raises
+fails its check, with the exception as the witness. There are two exceptions. An accountant, a
+calibration or a sensitivity that raises refuses its plan, and so states nothing false. The
+functions of a `Noise`, a `Sampling` or a `Release` may raise `NotImplementedError`: then the
+library does not offer this, and the check is not applicable.
 """
 
 import enum
@@ -41,7 +41,7 @@ class Clip(NamedTuple):
   """How one record is bounded.
 
   Attributes:
-    call: what is called, as a reader would write it. All parts have this.
+    call: the call, as a reader would write it. All parts have this field.
     apply: record, float32 [dim] -> bounded record, [dim].
     bound: the stated largest L2 norm.
     dim: the dimension of records, at least 2.
@@ -54,16 +54,16 @@ class Clip(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-  """What a round computes from its records before noise is added, bounds on records included.
+  """A round's computation from its records before noise is added, including their bounds.
 
   Attributes:
-    call: what is called.
+    call: see `Clip`.
     apply: records, float32 [n, dim] -> an array of any shape. n may be 0.
-    sensitivity: the stated L2 distance of two results whose records are neighbours.
+    sensitivity: the stated L2 distance between two results whose records are neighbours.
     relation: which records are neighbours. The null record of zero-out is a record of zeros.
-    radius: the norm that records are bounded to, where the hostile ones are near.
+    radius: the norm that records are bounded to. Hostile records are near it.
     dim: the dimension of records, at least 2.
-    takes_thousands: whether sums of thousands are checked too, for what rounding adds.
+    takes_thousands: whether sums of thousands are checked too, for the effect of rounding.
   """
 
   call: str
@@ -76,16 +76,17 @@ class Aggregate(NamedTuple):
 
 
 class Noise(NamedTuple):
-  """The noise of a run. It must be normal, or on a grid that is fine beside its deviation.
+  """The noise of a run. It must be normal, or on a grid that is fine compared with its standard
+  deviation.
 
   Attributes:
-    call: what is called.
+    call: see `Clip`.
     draw: seed -> the noise of a run, [rounds, blocks, size]. Equal seeds may give equal noise.
     blocks: names of the arrays that a round adds noise to: leaves of a model, or their shards on
-      several devices. Their noise is stated to be independent.
+      several devices. The statement is that their noise is independent.
     covariance: float64 [rounds, rounds], the stated covariance of one coordinate over the rounds.
     resumed: like `draw`, of a run that is stopped after some rounds and goes on from what it saved.
-      None: that is not wrapped.
+      None: resuming is not wrapped.
   """
 
   call: str
@@ -99,12 +100,12 @@ class Sampling(NamedTuple):
   """Who takes part.
 
   Attributes:
-    call: what is called.
+    call: see `Clip`.
     draw: (seed, number of rounds) -> whether a record took part, bool [rounds, population].
-    law: the stated law, as an event of `jdp.events`. Its population, if it names one, is that of
+    law: the stated law, as an event of `jdp.events`. If it names a population, it is that of
       `draw`.
     resumed: like `draw`, of a run that is stopped after some rounds and goes on from what it saved.
-      None: that is not wrapped.
+      None: resuming is not wrapped.
   """
 
   call: str
@@ -117,9 +118,9 @@ class Plan(NamedTuple):
   """A planned run: a Gaussian sum of clip norm 1 in every round.
 
   Attributes:
-    sampling_probability: q, of Poisson sampling.
-    num_rounds: T.
-    delta: of the epsilon that is asked for.
+    sampling_probability: q, the rate of Poisson sampling.
+    num_rounds: T, the number of rounds.
+    delta: the delta of the requested epsilon.
   """
 
   sampling_probability: float
@@ -134,10 +135,10 @@ def add_remove_ledger(plan: Plan, noise_multiplier: float) -> Ledger:
 
 
 class Accountant(NamedTuple):
-  """What computes epsilon.
+  """A function that computes epsilon.
 
   Attributes:
-    call: what is called.
+    call: see `Clip`.
     epsilon: (plan, noise multiplier) -> an upper bound on epsilon.
     ledger: (plan, noise multiplier) -> the events that the bound is stated for.
     unsampled: whether it accounts for runs without sampling only.
@@ -150,10 +151,10 @@ class Accountant(NamedTuple):
 
 
 class Calibration(NamedTuple):
-  """What computes the noise for a target.
+  """A function that computes the noise for a target.
 
   Attributes:
-    call: what is called.
+    call: see `Clip`.
     noise_multiplier: (plan, epsilon) -> a multiplier that keeps the run within epsilon.
     ledger: as for `Accountant`.
     unsampled: as for `Accountant`.
@@ -169,11 +170,11 @@ class MatrixStrategy(NamedTuple):
   """A strategy C of correlated noise: a run releases G + C^-1 Z.
 
   Attributes:
-    call: what is called.
-    matrix: C, float64 [m, n], of n rounds.
-    sensitivity: (min-separation b, participations k) -> how far, as stated, one record moves C G.
-      Its norm in a round is at most 1, and it takes part in at most k rounds, any two at least b
-      apart.
+    call: see `Clip`.
+    matrix: C, float64 [m, n], for n rounds.
+    sensitivity: (min-separation b, participations k) -> the stated distance by which one record
+      moves C G. The record's norm in a round is at most 1, and it takes part in at most k rounds,
+      any two at least b apart.
     patterns: the pairs (b, k) that are checked.
   """
 
@@ -187,8 +188,8 @@ class Release(NamedTuple):
   """A release whose epsilon is audited.
 
   Attributes:
-    call: what is called.
-    make: () -> what is audited and its epsilon, by name, such as the relation. It is called when
+    call: see `Clip`.
+    make: () -> the subjects with their epsilons, by name, such as the relation. It is called when
       the part is checked.
     num_samples: as for `jdp.conformance.audit`.
   """
@@ -206,9 +207,9 @@ class Implementation(NamedTuple):
   """A library as the kit sees it.
 
   Attributes:
-    name: of the package.
-    version: of the package.
-    parts: those that it has, in any number.
+    name: the name of the package.
+    version: the version of the package.
+    parts: its parts, any number of each kind.
   """
 
   name: str
@@ -217,7 +218,7 @@ class Implementation(NamedTuple):
 
 
 class Verdict(enum.StrEnum):
-  """What a check says."""
+  """The result of a check."""
 
   PASSED = "passed"
   FAILED = "failed"
@@ -225,13 +226,13 @@ class Verdict(enum.StrEnum):
 
 
 class Witness(NamedTuple):
-  """The inputs that show a fault, and what it is.
+  """The inputs that show a fault, and the fault.
 
   Attributes:
     inputs: what the function was given.
-    expected: what the statement allows.
-    got: what came out.
-    consequence: what that means for the guarantee, a sentence.
+    expected: the results that the statement allows.
+    got: the actual result.
+    consequence: what the fault means for the guarantee, as a sentence.
   """
 
   inputs: str
@@ -245,13 +246,13 @@ class Finding(NamedTuple):
 
   Attributes:
     part: the kind of the part.
-    call: what was called.
+    call: the part's `call`.
     check: the name of the check.
     verdict: passed, failed or not applicable.
-    witness: of a fault, else None.
-    false_failure: the most probable that a correct implementation fails the check; 0 if it draws
-      nothing.
-    note: how much was looked at, and the smallest fault that would have been seen.
+    witness: the witness of a fault, else None.
+    false_failure: the largest probability that a correct implementation fails the check; 0 if it
+      draws nothing.
+    note: how much was checked, and the smallest fault that would have been detected.
   """
 
   part: str
@@ -272,7 +273,7 @@ def finding(
 
 
 def not_applicable(part: Part, check: str, why: str) -> Finding:
-  """The finding of a check that the part cannot be put to."""
+  """The finding of a check that does not apply to the part."""
   return Finding(type(part).__name__, part.call, check, Verdict.NOT_APPLICABLE, note=why)
 
 
@@ -285,10 +286,10 @@ def raised(part: Part, check: str, error: Exception) -> Finding:
 
 
 def refusal(part: Part, check: str, error: Exception) -> Finding:
-  """The finding of a check whose call raised: it makes no claim that could be false."""
+  """The finding of a check whose call raised: a refusal makes no claim that could be false."""
   return not_applicable(part, check, error_text(error))
 
 
 def error_text(error: Exception) -> str:
-  """What was raised, on one line."""
+  """The error on one line."""
   return f"raised {type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_ERROR]}"

@@ -21,7 +21,7 @@ from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery
 
-_LEAST_VARIANCE = 1e-12  # stands for the zero variance of numbers without noise
+_LEAST_VARIANCE = 1e-12  # replaces the zero variance of numbers without noise
 _NEIGHBOURS = {
   Relation.ADD_REMOVE: (
     ("present", "absent"),
@@ -49,7 +49,7 @@ def query_subjects(
 ) -> dict[Relation, Subject]:
   """A query's release of one round, with the epsilon that `jdp.accounting` finds in its event.
 
-  The observer sees the result, what is public of the query's next state, and the event. The inputs
+  The observer sees the result, the public part of the query's next state, and the event. The inputs
   are samples that differ in the victim's record:
 
   * the record itself;
@@ -60,15 +60,16 @@ def query_subjects(
 
   Args:
     query: what is audited, with the sum that `jdp.transforms.privatize` makes.
-    victim: a record, a pytree of float32 arrays, that moves the release as far as any.
+    victim: a record (a pytree of float32 arrays) that moves the release at least as far as any
+      other.
     others: the other records, each with its weight in [0, 1].
-    delta: where epsilon is infinite for delta = 0, it is stated for this delta.
+    delta: if epsilon is infinite for delta = 0, it is stated for this delta.
 
   Returns:
     A subject for each relation that the event's analysis does not refuse.
 
   Raises:
-    ValueError: if the event is accounted for under no relation, or its accounting fails under one.
+    ValueError: if no relation has an accounting for the event, or the accounting fails under one.
 
   >>> from jdp.queries import gaussian_sum
   >>> subjects = query_subjects(gaussian_sum(1.0, 2.0), np.array([9.0], np.float32))
@@ -88,7 +89,7 @@ def query_subjects(
   statistics = default_statistics(directions["opposite"])
   statistics["change"] = default_statistics(directions["absent"])["projection"]
   statistics["event"] = _equal_events
-  # If the noise is the same whoever takes part, a null record has weight 0: it is not a record.
+  # If the noise does not depend on who takes part, a null record has weight 0: it is no record.
   if is_central(event):
     inputs["null"] = inputs["absent"]
   subjects = {}
@@ -112,7 +113,7 @@ def registered_query_subjects(name: str, *, delta: float = 0.1) -> dict[Relation
 
 
 def event_of(name: str) -> SumQueryEvent:
-  """The event that a query releases which is audited, with shapes in place of arrays."""
+  """The event that an audited query releases, with shapes in place of arrays."""
   entry = audited()[name]
   return jax.eval_shape(
     lambda: transforms.privatize(entry.make(), jax.random.key(0)).init(entry.victim).event
@@ -160,7 +161,7 @@ def _stated_guarantee(
 
 
 def _pilot(release: Release, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dict[str, np.ndarray]]:
-  """The event of a round, and the directions that tell the victim's release from two others.
+  """The event of a round, and the directions that distinguish the victim's release from two others.
 
   A direction is the mean difference of two releases. Each number is divided by its variance.
   Differences are taken with equal keys, so that additive noise cancels.
@@ -180,11 +181,11 @@ def _pilot(release: Release, inputs: dict[str, Any]) -> tuple[SumQueryEvent, dic
 
 
 def _flat_rows(tree: Any) -> np.ndarray:
-  """The numbers of each of n pytrees that are stacked, float64 [n, numbers]."""
+  """The numbers of each of n stacked pytrees, float64 [n, numbers]."""
   leaves = jax.tree.leaves(tree)
   return np.concatenate([np.asarray(x, float).reshape(len(x), -1) for x in leaves], axis=1)
 
 
 def _equal_events(report: Any) -> jax.Array:
-  """A category of a report's event."""
+  """A category that stands for a report's event."""
   return equal_values(report[2])

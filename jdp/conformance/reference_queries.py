@@ -1,4 +1,4 @@
-"""A query for each event that no query of jdp's releases, so that its accounting is audited too."""
+"""A query for each event that none of jdp's queries releases, so that its accounting is audited."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from jdp.numerics.dither import dithered
 from jdp.queries import SumQuery, gaussian_sum
 from jdp.queries.registry import RegisteredQuery, registered
 
-_ONE_NUMBER = np.full(1, 1e3, np.float32)  # It moves a release by 1 at most, or by 2 if replaced.
+_ONE_NUMBER = np.full(1, 1e3, np.float32)  # moves a release by at most 1, or 2 if replaced
 
 
 def audited() -> dict[str, RegisteredQuery]:
@@ -44,7 +44,7 @@ def _noised_sum(
   stddev: float,
   event: SumQueryEvent,
 ) -> SumQuery:
-  """The sum with noise of that scale and standard deviation, dithered."""
+  """The sum with noise of this scale and standard deviation, dithered."""
 
   def release(key: jax.Array, total: jax.Array) -> jax.Array:
     noise_key, shift_key = jax.random.split(key)
@@ -54,9 +54,9 @@ def _noised_sum(
 
 
 def _sign_response(noise: float) -> SumQuery:
-  """Tells which of -1, 0 and 1 one number is, by randomised response.
+  """Releases which of -1, 0 and 1 a number is, by randomised response.
 
-  With probability `noise` the answer is a uniform one of the three.
+  With probability `noise` the answer is uniform among the three.
   """
 
   def release(key: jax.Array, total: jax.Array) -> jax.Array:

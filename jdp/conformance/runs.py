@@ -30,19 +30,19 @@ def run_subject(
   """A whole run of a small model, with the epsilon that `jdp.accounting` finds in its ledger.
 
   The observer sees the model after every round. The statistic is the inner product of all changes
-  of the model with what the user changes in them, divided by the covariance of the noise. If the
-  noise is normal, and the user's part does not depend on it, no statistic tells more. Difference
-  and covariance are those of runs of their own, whatever the algorithm's noise is like.
+  of the model with the user's effect on them, divided by the covariance of the noise. If the noise
+  is normal, and the user's effect does not depend on it, no statistic is better. Effect and
+  covariance are estimated from separate runs, for any kind of noise.
 
   Args:
     algorithm: it must plan its rounds (`num_rounds`).
-    params: what training begins with, of few numbers: n rounds of d numbers take a covariance of
+    params: what training begins with. Take few numbers: n rounds of d numbers need a covariance of
       n d by n d.
-    clients: two data sets by name, neighbours under `relation`. They tell most if one user moves
-      every round that it may take part in, as far as it can and always the same way. The others
-      should send nothing.
-    relation: of the stated epsilon.
-    delta: that epsilon is stated for.
+    clients: two data sets by name, neighbours under `relation`. The audit is sharpest if one user
+      moves every round that it may take part in, as far as it can and always in the same direction.
+      The others should send nothing.
+    relation: the relation of the stated epsilon.
+    delta: the delta that epsilon is stated for.
 
   Raises:
     ValueError: if there are not two data sets, or no planned number of rounds.
@@ -108,7 +108,7 @@ def _run(algorithm: FederatedAlgorithm, params: Any) -> Callable[[jax.Array, Any
 
 
 def _weights(release: Callable[[jax.Array, Any], jax.Array], first: Any, second: Any) -> np.ndarray:
-  """The mean difference of two releases over the covariance of one, of the release's shape.
+  """The mean difference of two releases divided by the covariance of one, in the release's shape.
 
   Differences are taken with equal keys, so that additive noise cancels.
   """

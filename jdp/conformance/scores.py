@@ -19,8 +19,8 @@ Release = Callable[[jax.Array, Any], Any]
 Statistic = Callable[[Any], jax.Array]
 Scores = dict[str, np.ndarray]
 
-_BATCH = 4096  # reports whose keys come from one
-_GROUP = 4  # batches that are made at once: a call costs as much as a batch
+_BATCH = 4096  # reports whose keys are split from one key
+_GROUP = 4  # batches made in one call, as the call itself costs as much as a batch
 AT_ONCE = _GROUP * _BATCH
 
 
@@ -29,8 +29,9 @@ class SharedStatistic:
   """A statistic, compute(prepare(report), constants).
 
   Attributes:
-    prepare: report -> a pytree of arrays.
-    compute: (prepared, constants) -> scalar. It closes over nothing that differs between subjects.
+    prepare: report -> prepared, a pytree of arrays.
+    compute: (prepared, constants) -> scalar. It must not close over anything that differs between
+      subjects.
     constants: a pytree of arrays.
   """
 
@@ -44,7 +45,7 @@ class SharedStatistic:
 
 
 def reports(release: Release, key: jax.Array, number: int, value: Any) -> Any:
-  """AT_ONCE independent reports on one input, stacked: those of that number, from 0."""
+  """AT_ONCE independent reports on one input, stacked: group `number` of them, from 0."""
   return _releases(release)(_keys(key, number), value)
 
 
@@ -67,7 +68,7 @@ def scores(
 
 
 def _of_batch(statistics: Mapping[str, Statistic], batch: Any) -> dict[str, jax.Array]:
-  """The statistics of a batch of reports; statistics that prepare alike do it once."""
+  """The statistics of a batch of reports. Statistics with the same `prepare` share its result."""
   prepared: dict[Any, Any] = {}
   found = {}
   for name, statistic in statistics.items():

@@ -1,4 +1,4 @@
-"""Statistics that tell reports apart: functions report -> scalar.
+"""Statistics that tell reports apart. They are functions report -> scalar.
 
 Floats are compared with thresholds. Integers are categories.
 """
@@ -24,7 +24,7 @@ def default_statistics(direction: Any, decode: Decode | None = None) -> dict[str
   """Projection and length of the estimate, residues of one of its numbers, and equality of reports.
 
   Args:
-    direction: the difference of two inputs, of the estimate's structure. The residues are those of
+    direction: the difference of two inputs, structured as the estimate. The residues are those of
       the number in which the inputs differ most.
     decode: report -> estimate. None: the report is the estimate.
   """
@@ -32,7 +32,7 @@ def default_statistics(direction: Any, decode: Decode | None = None) -> dict[str
   weights = np.pad(weights, (0, -len(weights) % _PADDED))
   farthest = np.int32(np.argmax(np.abs(weights)))
 
-  # `_padded` itself is one program for all reports of one form that are estimates.
+  # If reports are estimates, `_padded` itself is one program for all reports of one form.
   estimate = _padded if decode is None else lambda report: _padded(decode(report))
   return {
     "projection": SharedStatistic(estimate, _projection, weights),
@@ -45,7 +45,7 @@ def default_statistics(direction: Any, decode: Decode | None = None) -> dict[str
 
 
 def _padded(tree: Any) -> jax.Array:
-  """`flat` with zeros behind it: estimates of few sizes share the programs of their statistics."""
+  """`flat` padded with zeros to a few sizes, so that estimates share their statistics' programs."""
   numbers = flat(tree)
   return jnp.pad(numbers, (0, -len(numbers) % _PADDED))
 

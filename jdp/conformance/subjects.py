@@ -43,11 +43,11 @@ def release_subject(
   as a value within.
 
   Args:
-    release: (key, float32 value) -> report, which is what leaves the client. Works under jit and
-      vmap. A `privatize` will do.
+    release: (key, float32 value) -> report, which is what leaves the client. It must work under jit
+      and vmap. A `privatize` will do.
     first: a value of the domain.
     second: the value that is farthest from it.
-    epsilon: what is stated for any two inputs.
+    epsilon: the epsilon stated for any two inputs.
     delta: the delta that `epsilon` is stated for.
     decode: report -> estimate, of the value's shape. None: the report is the estimate.
     statistics: difference of the corners -> {name: report -> scalar}, further statistics.
@@ -93,7 +93,7 @@ def mechanism_subject(
 
   Args:
     mechanism: the mechanism whose `encode` is audited.
-    radius: norm of the two values, that of the domain in the mechanism's own norm.
+    radius: the norm of the two values: the domain's radius in the mechanism's own norm.
     statistics: as for `release_subject`.
   """
   first, second = opposite_inputs(mechanism, radius)
@@ -129,13 +129,13 @@ def registered_subject(name: str, setting: registry.Setting) -> Subject:
 def sharpest_subject(name: str, epsilon: float, *, delta: float = 0.1) -> Subject:
   """The subject of a registered mechanism in the fewest dimensions that it takes.
 
-  Audits tell most there.
+  There audits are sharpest.
 
   Args:
-    name: in the registry.
-    epsilon: what the mechanism is to state.
-    delta: of mechanisms that are not pure. It is large, so that events of that probability are
-      seen.
+    name: its name in the registry.
+    epsilon: the epsilon that the mechanism is to state.
+    delta: the delta of mechanisms that are not pure. It is large, so that events of that
+      probability occur.
   """
   _validate.one_of(list(registry.registered()), name=name)
   dim = registry.registered()[name].smallest_dim

@@ -45,12 +45,12 @@ PART_TYPES = (*_EXACT, *_STOCHASTIC)
 
 @checked
 def check_part(part: Part, *, seed: int = 0, error: float = 1e-6) -> list[Finding]:
-  """All checks of one part. One that cannot be made, since the part raises, is one failed finding.
+  """All checks of one part. If the part raises so that no check is possible, one finding fails.
 
   Args:
     part: what is checked.
-    seed: of what is drawn.
-    error: the most probable that one check fails a correct implementation.
+    seed: the seed of all draws.
+    error: the largest probability that one check fails a correct implementation.
 
   >>> import numpy as np
   >>> from jdp.conformance import Clip
@@ -64,7 +64,7 @@ def check_part(part: Part, *, seed: int = 0, error: float = 1e-6) -> list[Findin
     if type(part) in _EXACT:
       return _EXACT[type(part)](part)
     return _STOCHASTIC[type(part)](part, seed, error=error)
-  except Exception as own:  # of any library: the other parts are still to be checked
+  except Exception as own:  # from any library: the other parts must still be checked
     return [raised(part, "all", own)]
 
 
@@ -76,13 +76,13 @@ def check_implementation(
   error: float = 1e-6,
   report: Callable[[Finding], None] = lambda found: None,
 ) -> list[Finding]:
-  """All checks of all parts; what the implementation has no part for is not applicable.
+  """All checks of all parts. Checks without a part in the implementation are not applicable.
 
   Args:
     implementation: what is checked.
-    seed: of what is drawn.
-    error: the most probable that one check fails a correct implementation. All checks together
-      fail one with at most the sum of their `Finding.false_failure`.
+    seed: the seed of all draws.
+    error: the largest probability that one check fails a correct implementation. All checks
+      together fail one with at most the sum of their `Finding.false_failure`.
     report: called with each finding as it is made.
   """
   found = []
@@ -100,7 +100,7 @@ def failures(findings: Iterable[Finding]) -> list[Finding]:
 
 @checked
 def text_table(findings: Sequence[Finding]) -> str:
-  """The findings as lines of text: a verdict, what was called, the check, and the witness.
+  """The findings as lines of text: the verdict, the call, the check, and the witness.
 
   >>> from jdp.conformance import Clip
   >>> clip = Clip("clip", lambda record: 0 * record, bound=1.0)

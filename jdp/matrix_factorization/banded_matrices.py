@@ -1,9 +1,10 @@
 """Banded strategies that are not Toeplitz: BandMF (arXiv 2306.08153).
 
-With D the differences of successive rounds, the inverse of prefix sums, A C^-1 is the inverse of
-C D, which has one band more than C. So the errors are the variances of y in C D y = w, with w white
-noise, and cost as much as a Kalman filter: the rounds are cut into blocks, and the covariance of y
-within a block follows from that of the block before. Time and memory are linear in the rounds.
+Let D be the differences of successive rounds, the inverse of prefix sums. Then A C^-1 is the
+inverse of C D, which has one band more than C. So the errors are the variances of y in C D y = w,
+with w white noise. To compute them costs as much as a Kalman filter: the rounds are cut into
+blocks, and the covariance of y within a block follows from that of the block before. Time and
+memory are linear in the rounds.
 """
 
 import dataclasses
@@ -19,9 +20,10 @@ from jdp.matrix_factorization.optimised_toeplitz import OBJECTIVES, banded_toepl
 from jdp.matrix_factorization.participation import check_rounds, heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, workload_matrix
 
-# The power mean of the rounds' errors that stands for the largest one: within 2 % at 2,000 rounds.
+# The exponent of the power mean that stands for the rounds' largest error: within 2 % at 2,000
+# rounds.
 _MAX_POWER = 32
-_MOST_NUMBERS = 2e7  # inside the bands; a search takes minutes then
+_MOST_NUMBERS = 2e7  # inside the bands; with so many, a search takes minutes
 _LEAST_BLOCK = 16  # rounds; smaller blocks cost more in Python than in arithmetic
 
 
@@ -30,7 +32,7 @@ class BandedStrategy(Strategy):
   """A lower triangular strategy with a few bands.
 
   Attributes:
-    diagonals: float64 [bands, n]. diagonals[i, j] is C[j + i, j]; beyond the last row they are 0.
+    diagonals: float64 [bands, n]. diagonals[i, j] is C[j + i, j], or 0 beyond the last row.
   """
 
   diagonals: np.ndarray
@@ -56,7 +58,7 @@ class BandedStrategy(Strategy):
     return np.sum([np.diag(row[: n - i], -i) for i, row in enumerate(self.diagonals)], axis=0)
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
-    """Exact if a user's columns do not meet (`min_separation` of all bands), else a bound."""
+    """Exact if a user's columns do not overlap (`min_separation` >= bands), else a bound."""
     if min_separation >= len(self.diagonals) or most == 1:
       return heaviest_pattern(np.sum(self.diagonals**2, axis=0), min_separation, most)
     columns = self.matrix()
@@ -64,7 +66,7 @@ class BandedStrategy(Strategy):
 
   @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
-    """See `Strategy`. Those of prefix sums take memory in proportion to bands n, others n^2.
+    """See `Strategy`. Prefix sums take memory in proportion to bands n, other workloads n^2.
 
     >>> workload = np.eye(10)  # the rounds' own sums; independent noise has an error of 1 in each
     >>> banded(10, 2).squared_errors(workload).round(2).tolist()
@@ -78,7 +80,7 @@ class BandedStrategy(Strategy):
 
 @checked
 def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStrategy:
-  """The banded strategy of the least error of prefix sums, among all with columns of norm 1.
+  """The banded strategy with the least error of prefix sums, among those with columns of norm 1.
 
   It is optimised for users who take part once in `bands` rounds. It begins with `banded_toeplitz`.
   An iteration takes time in proportion to bands^2 n, and memory in proportion to bands n.
@@ -86,7 +88,7 @@ def banded(num_rounds: int, bands: int, *, objective: str = "mean") -> BandedStr
   Args:
     num_rounds: n.
     bands: how many diagonals C has. The noise needs `bands` - 1 models of memory.
-    objective: "mean" of the rounds' squared errors; or "max", by a power mean of them.
+    objective: "mean" of the rounds' squared errors; or "max", approximated by a power mean of them.
 
   Raises:
     ValueError: if a number is not a whole number >= 1, or the objective is another.
@@ -130,7 +132,7 @@ def _solved(diagonals: np.ndarray, right: np.ndarray, *, transposed: bool) -> np
   found, info = scipy.linalg.lapack.dtbtrs(
     diagonals, right, uplo="L", trans="T" if transposed else "N"
   )
-  assert info == 0  # no number of the main diagonal is 0
+  assert info == 0  # the solve cannot fail, as the main diagonal has no 0
   return found
 
 
@@ -149,10 +151,10 @@ class _Blocks(NamedTuple):
   """C D in blocks of rounds, and the covariances of y in C D y = w with white noise w.
 
   Attributes:
-    columns: as of `_block_columns`.
-    inverse: of each block of the diagonal, [k, size, size].
-    transfer: of a block into the next one, [k - 1, size, size].
-    covariances: of y within each block, [k, size, size].
+    columns: as for `_block_columns`.
+    inverse: the inverse of each diagonal block, [k, size, size].
+    transfer: the transfer of each block into the next one, [k - 1, size, size].
+    covariances: the covariance of y within each block, [k, size, size].
   """
 
   columns: np.ndarray
@@ -190,7 +192,7 @@ def _mean_error(diagonals: np.ndarray, power: int) -> tuple[float, np.ndarray]:
   largest = np.max(errors)
   mean = largest * np.mean((errors / largest) ** power) ** (1 / power)
 
-  # The derivatives of the mean: by each covariance, from the last one back; then by the blocks.
+  # The mean's derivatives: first by each covariance, from the last one back; then by the blocks.
   weights = np.pad((errors / mean) ** (power - 1) / n, (0, len(columns) * size - n))
   adjoints = weights.reshape(-1, size)[:, :, None] * np.eye(size)
   for block, moved in reversed(list(enumerate(transfer))):
@@ -206,9 +208,9 @@ def _mean_error(diagonals: np.ndarray, power: int) -> tuple[float, np.ndarray]:
 
 
 def _block_columns(diagonals: np.ndarray, size: int) -> np.ndarray:
-  """What a banded matrix has in two successive blocks of rows below each other: [k, 2 size, size].
+  """A banded matrix's entries in every two successive blocks of rows: [k, 2 size, size].
 
-  The columns are those of the upper block. The matrix is filled up by ones on its diagonal.
+  The columns are those of the upper block. The matrix is padded with ones on its diagonal.
   """
   bands, n = diagonals.shape
   number = -(-n // size)
@@ -223,7 +225,7 @@ def _block_columns(diagonals: np.ndarray, size: int) -> np.ndarray:
 
 
 def _band_values(columns: np.ndarray, bands: int) -> np.ndarray:
-  """The values [bands, k size] in the bands, of what `_block_columns` made."""
+  """The values [bands, k size] in the bands, from the result of `_block_columns`."""
   column = np.arange(columns.shape[2])
   values = columns[:, np.arange(bands)[:, None] + column, column]
   return np.moveaxis(values, 1, 0).reshape(bands, -1)

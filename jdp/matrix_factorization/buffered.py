@@ -22,19 +22,19 @@ from jdp.matrix_factorization.participation import check_rounds, most_participat
 from jdp.matrix_factorization.toeplitz import ToeplitzStrategy
 
 _STARTS = 4
-_MOST_BUFFERS = 20  # beyond, decays are too close for float64
+_MOST_BUFFERS = 20  # with more, decays are too close for float64
 
 
 @dataclasses.dataclass(frozen=True)
 class BufferedStrategy(ToeplitzStrategy):
-  """A Toeplitz strategy by buffers.
+  """A Toeplitz strategy made of buffers.
 
   Attributes:
     decay: theta, float64 [buffers], decreasing.
     scale: omega, float64 [buffers].
     inverse_decay: eta, float64 [buffers].
-    inverse_scale: of C^-1, float64 [buffers]: its coefficients are 1, then
-      sum_m inverse_scale_m eta_m^(j-1).
+    inverse_scale: the scales of C^-1, float64 [buffers]: its coefficients are 1, then sum_m
+      inverse_scale_m eta_m^(j-1).
   """
 
   decay: np.ndarray
@@ -52,14 +52,14 @@ def buffered_toeplitz(
   max_participations: int | None = 1,
   objective: str = "max",
 ) -> BufferedStrategy:
-  """The BLT of the least error of prefix sums for the participation given.
+  """The BLT with the least error of prefix sums for the given participation.
 
   Args:
     num_rounds: n >= 2.
     buffers: how many models of memory the noise needs; 2 to 5 come close to the best Toeplitz
       strategy.
-    min_separation: any two rounds of one user are at least so many apart.
-    max_participations: of one user. None: as many as fit.
+    min_separation: the least distance between two rounds of one user.
+    max_participations: the most rounds of one user. None: as many as fit.
     objective: "mean" or "max" of the rounds' squared errors.
 
   Raises:
@@ -75,21 +75,21 @@ def buffered_toeplitz(
   _validate.in_range(1, _MOST_BUFFERS, buffers=buffers)
   _validate.one_of(OBJECTIVES, objective=objective)
   most = most_participations(num_rounds, min_separation, max_participations)
-  min_separation = min(min_separation, num_rounds)  # No two rounds are farther apart.
+  min_separation = min(min_separation, num_rounds)  # no two rounds are farther apart
 
   def error(gaps: np.ndarray) -> float:
     decays = _decays(gaps)
     theta, eta = decays[::2], decays[1::2]
     sensitivity = _squared_sensitivity(theta, eta, num_rounds, min_separation, most)
     value = float(np.log(sensitivity) + np.log(_squared_error(theta, eta, num_rounds, objective)))
-    return value if value >= 0 else np.inf  # rounding alone brings either below 1
+    return value if value >= 0 else np.inf  # only rounding brings either below 1
 
-  # The best decays are spread from 1 - 1/n on; starts differ in how far.
+  # The best decays are spread out from 1 - 1/n. Starts differ in how far.
   starts = (
     _gaps(1 - np.geomspace(1 / (reach * num_rounds), 0.9, 2 * buffers))
     for reach in np.geomspace(0.3, 10, _STARTS)
   )
-  # Where decays meet, their scales are infinite, and of no use.
+  # Where decays coincide, their scales are infinite, and are not used.
   with np.errstate(all="ignore"):
     found = min(
       (
@@ -144,8 +144,8 @@ def _squared_sensitivity(
 ) -> float:
   """The squared norm of the columns 0, b, 2b, ... together.
 
-  The product of two of them is sum_j c_j c_(j + lag) over the rounds from the later one on. So the
-  products of a column with all earlier ones are a geometric series in the lag.
+  The product of two columns is sum_j c_j c_(j + lag) over the rounds from the later column on. So
+  the products of a column with all earlier ones are a geometric series in the lag.
   """
   omega = _scales(theta, eta)
   number = np.arange(most)  # of a column, and of the columns before it
@@ -154,7 +154,7 @@ def _squared_sensitivity(
   own = 1 + np.sum(sums, axis=(1, 2))
   power = theta**min_separation
   earlier = power * _geometric(power, number[:, None])  # sum of theta^lag, [most, buffers]
-  # j = 0 alone has the coefficient 1 in place of a sum of powers.
+  # Only j = 0 has the coefficient 1 in place of a sum of powers.
   others = earlier @ (omega / theta) + np.einsum("pm,pmk->p", earlier, sums)
   return float(np.sum(own + 2 * others))
 

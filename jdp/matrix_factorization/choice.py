@@ -20,22 +20,23 @@ from jdp.matrix_factorization.trees import tree
 
 _MOST_BUFFERS = 4
 _MOST_INVERSE_BANDS = 64
-_MOST_OF_A_SEARCH = 4e4  # numbers inside the bands; a search takes seconds then
+_MOST_OF_A_SEARCH = 4e4  # numbers inside the bands; with so many, a search takes seconds
 _MOST_ROUNDS_OF_A_TREE = 4096  # a bound on its sensitivity takes matrices of [n, n]
 
 
 class Candidate(NamedTuple):
-  """A strategy at the noise that meets the target.
+  """A strategy, with the noise that meets the target.
 
   Attributes:
-    name: of the factory that made it, with its size.
+    name: the name of the factory that made it, with its size.
     strategy: C.
-    sampler: "min_separation" or "cyclic_poisson", of `jdp.sampling`.
+    sampler: "min_separation" or "cyclic_poisson" (`jdp.sampling`).
     num_groups: b, the groups that take turns: the separation of a user's rounds.
-    probability: p, with which a member of the round's group takes part; 1 without amplification.
+    probability: p, the probability that a member of the round's group takes part; 1 without
+      amplification.
     noise_multiplier: z, the standard deviation of Z over the clip norm.
-    mean_error: of a coordinate of the released sums by the server, root mean square over the
-      rounds, at a clip norm of 1.
+    mean_error: the error of a coordinate of what the server makes of the sums, root mean square
+      over the rounds, at a clip norm of 1.
     max_error: the same in the worst round.
     memory: arrays of the model's size that the noise needs between rounds.
   """
@@ -55,7 +56,7 @@ class Choice(NamedTuple):
   """The best of some strategies.
 
   Attributes:
-    best: the candidate of the least error.
+    best: the candidate with the least error.
     table: all candidates, best first.
   """
 
@@ -77,27 +78,27 @@ def choose_strategy(
   objective: str = "mean",
   workload: np.ndarray | None = None,
 ) -> Choice:
-  """The strategy of the least error among those that fit a run, and the table it was chosen from.
+  """The strategy with the least error among those that fit a run, and the table of all candidates.
 
-  Each strategy's noise is the least that meets the target: in closed form where whole groups take
-  turns, as one Gaussian release; by loss distributions where members are drawn by secret coins,
-  which amplifies strategies of few bands (relation replace_one: not). The candidates are
-  independent noise, trees, banded and buffered strategies as large as the memory allows, and
-  banded inverses. Takes seconds.
+  Each strategy's noise is the least that meets the target. If whole groups take turns, it is found
+  in closed form, as for one Gaussian release. If members are drawn by secret coins, which amplifies
+  strategies of few bands (but not under replace_one), it is found by loss distributions. The
+  candidates are independent noise, trees, banded and buffered strategies as large as the memory
+  allows, and banded inverses. Takes seconds.
 
   Args:
     num_rounds: n.
     population: N, the number of users.
-    cohort_size: m, the users of a round, or their expectation.
+    cohort_size: m, the number of users in a round, or its expectation.
     target_epsilon: > 0.
     delta: in (0, 1).
-    min_separation: the most groups that may take turns. Default: N / m rounded down, the most that
-      fill cohorts.
+    min_separation: the most groups that may take turns. Default: N / m rounded down, the most with
+      which groups still fill cohorts.
     memory: the most arrays of the model's size that the noise may keep between rounds.
     relation: add_remove (groups by identity), zero_out or replace_one.
     objective: "mean" or "max" error over the rounds.
     workload: what the server makes of the sums. None: prefix sums. Strategies are optimised for
-      prefix sums, and compared by this.
+      prefix sums, and compared by the error of this workload.
 
   Raises:
     ValueError: if an argument is out of range, or cohorts are larger than groups.
@@ -168,7 +169,7 @@ def _amplified(
   workload: np.ndarray | None,
   calibrate: Callable[[float, int], float],
 ) -> Iterator[Candidate]:
-  """Strategies of as many bands as there are groups, whose members are drawn by coins."""
+  """Strategies with as many bands as groups. Members of the groups are drawn by coins."""
   for bands in (1, *_powers(min(groups, num_rounds, memory + 1))):
     probability = min(1.0, share * bands)
     strategy = identity(num_rounds) if bands == 1 else banded_toeplitz(num_rounds, bands)
@@ -185,7 +186,7 @@ def _amplified(
 
 
 def _powers(most: int) -> list[int]:
-  """2, 4, 8, ... up to a number."""
+  """The powers 2, 4, 8, ... up to `most`."""
   return [2**exponent for exponent in range(1, most.bit_length())]
 
 

@@ -1,6 +1,7 @@
 """L-BFGS for smooth functions of many numbers, on one thread.
 
-SciPy's, whose many small products wait for threads, takes ten times as long as the functions here.
+SciPy's L-BFGS waits for threads in its many small products, and takes ten times as long as the
+functions here.
 """
 
 import collections
@@ -11,8 +12,8 @@ import numpy as np
 
 _Function = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
-_MEMORY = 10  # steps; twice as many take as many iterations, each of which is slower
-_SUFFICIENT = 1e-4  # of the decrease that the gradient foretells
+_MEMORY = 10  # steps; twice as many need the same number of iterations, and each is slower
+_SUFFICIENT = 1e-4  # share of the decrease that the gradient predicts
 _STALLED = 5  # iterations that together decrease the function by too little
 
 
@@ -27,13 +28,13 @@ class _Step(NamedTuple):
 def minimize(
   function: _Function, start: np.ndarray, *, tolerance: float = 1e-9, most: int = 500
 ) -> np.ndarray:
-  """Where a function is least, near `start`, by the method of limited memory.
+  """A minimum of a function near `start`, by L-BFGS.
 
   Args:
     function: x -> (its value > 0, its gradient).
     start: float64 [n], not 0. The first step is a tenth of its length.
-    tolerance: it stops when an iteration decreases the value by less, relative to it.
-    most: iterations.
+    tolerance: it stops when an iteration's relative decrease of the value is less than this.
+    most: the largest number of iterations.
   """
   x, (value, gradient) = start, function(start)
   steps: collections.deque[_Step] = collections.deque(maxlen=_MEMORY)
@@ -64,7 +65,7 @@ def _dot(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _scaled(gradient: np.ndarray, steps: collections.deque[_Step]) -> np.ndarray:
-  """The gradient times the inverse Hessian that the last steps and its changes suggest."""
+  """The gradient times an inverse Hessian, estimated from the last steps and their changes."""
   result, shares = gradient.copy(), []
   for step in reversed(steps):
     share = _dot(step.moved, result) / step.curvature
@@ -86,13 +87,13 @@ def _descend(
   slope: float,
   length: float,
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
-  """The first of ever shorter steps that decreases the function enough; None if none does."""
+  """The first of ever shorter steps that decreases the function enough. None if none does."""
   for _ in range(30):
     moved = x + length * direction
     reached, gradient = function(moved)
     if reached <= value + _SUFFICIENT * length * slope:
       return moved, reached, gradient
-    # The least of the parabola through what is known, within limits.
+    # The minimum of the parabola through the known values, within limits.
     curve = 2 * (reached - value - length * slope)
     length *= min(max(-length * slope / curve, 0.1), 0.5) if np.isfinite(curve) else 0.1
   return None

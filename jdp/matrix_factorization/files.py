@@ -1,4 +1,4 @@
-"""Strategies as files, so that a run that goes on elsewhere has the same numbers."""
+"""Strategies as files, so that a run resumed on another machine has the same numbers."""
 
 import dataclasses
 import os
@@ -44,7 +44,7 @@ def load(path: str | os.PathLike) -> Strategy:
   """The strategy that `save` wrote.
 
   Raises:
-    ValueError: if the file holds none, or its numbers are not those that were saved.
+    ValueError: if the file holds no strategy, or its numbers are not those that were saved.
 
   >>> import tempfile
   >>> from jdp.matrix_factorization import banded_toeplitz

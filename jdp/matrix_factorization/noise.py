@@ -1,6 +1,6 @@
 """Noise for the rounds of a run, correlated as a strategy says: the rows of C^-1 Z, one by one.
 
-A round draws its row of Z afresh. The rest of its row of C^-1 Z follows from what is kept of the
+A round draws its row of Z anew. The rest of its row of C^-1 Z follows from what is kept from
 earlier rounds, or from their keys:
 
 | strategy | kept between rounds |
@@ -10,12 +10,12 @@ earlier rounds, or from their keys:
 | tree | a level's latest estimate, and what rounding added to the last round's noise |
 | bands of C^-1, independent noise | keys of the last bands rounds, which draw their rows again |
 
-All but the last can take what a release adds to the noise by rounding: `settle` gets the noise as
-it was released. Later rounds then cancel the rounding as they cancel noise, and the sum of a run's
-rounds holds that of one round only. The release of the run is thus that of C G + Z, of which each
-row is rounded alone.
+All but the last can include the rounding error that a release adds to the noise: `settle` gets the
+noise as it was released. Later rounds then cancel the rounding as they cancel noise, and the sum of
+a run's rounds holds the rounding of one round only. So the run releases C G + Z, with each row
+rounded by itself.
 
-Whatever is kept is as secret as a key: with it, released sums are sums without noise.
+What is kept is as secret as a key: whoever has it can remove the noise of released sums.
 """
 
 import functools
@@ -50,17 +50,18 @@ _IMPL = IMPLS["chacha20"]
 
 
 class NoiseSource(NamedTuple):
-  """The noise of a run as pure functions, for a standard deviation of 1 of the entries of Z.
+  """The noise of a run as pure functions, where Z's entries have a standard deviation of 1.
 
   Attributes:
-    init: record (or its shapes) -> what is kept before the first round: float32 arrays like those
-      of the record, with a leading axis, or key data. Secret.
+    init: record (or its shapes) -> what is kept before the first round: float32 arrays like the
+      record's, with a leading axis, or key data. Secret.
     draw: (key, t, kept, like) -> (row t of C^-1 Z, drawn). The row is a tree of float32 arrays of
-      the shapes of `like`, a record. The key is of this round alone. t is an int32 scalar, the
+      the shapes of `like`, a record. The key is for this round alone. t is an int32 scalar, the
       number of rounds before this one. Call it in the order of the rounds.
-    settle: (drawn, row as it was released) -> what is kept. That row may differ from the one drawn
-      by what a release adds by rounding.
-    fresh: t -> an upper bound on the standard deviation of what row t has and no earlier row.
+    settle: (drawn, row as it was released) -> what is kept. The released row may differ from the
+      drawn one by the rounding of the release.
+    fresh: t -> an upper bound on the standard deviation of the part of row t that is in no earlier
+      row.
   """
 
   init: Callable[[PyTree], Kept]
@@ -73,8 +74,8 @@ class NoiseSource(NamedTuple):
 def noise_source(strategy: Strategy) -> NoiseSource:
   """The noise of a strategy's rounds.
 
-  A row of Z is drawn with the key of its round. Where it is drawn again later, it is drawn by
-  ChaCha20 with 256 bits of that key.
+  A row of Z is drawn with the key of its round. If it is drawn again later, ChaCha20 draws it with
+  256 bits of that key.
 
   Raises:
     TypeError: if it is not a strategy of `jdp.matrix_factorization`.
@@ -111,9 +112,9 @@ def _of_bands(strategy: BandedStrategy) -> NoiseSource:
 
 @_source.register
 def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
-  """A row is that of Z less what the buffers hold: sum_j c_j row[t - j] over j >= 1."""
+  """A row is the row of Z minus what the buffers hold: sum_j c_j row[t - j] over j >= 1."""
   scale = strategy.scale.astype(np.float32)
-  # A decay close to 1 would lose its digits in float32, but what it lacks to 1 does not.
+  # A decay close to 1 would lose digits in float32. Its difference from 1 does not.
   loss = (1 - strategy.decay).astype(np.float32)
 
   def init(record):
@@ -133,10 +134,10 @@ def _of_buffers(strategy: BufferedStrategy) -> NoiseSource:
 
 @_source.register
 def _of_tree(strategy: TreeStrategy) -> NoiseSource:
-  """A row is the change of the sum's noise: a node comes in place of those to its left.
+  """A row is the change of the sum's noise: a new node replaces the nodes to its left.
 
-  Levels that are not replaced are not read. To sum over all of them, beside the update of one, XLA
-  would copy them several times a round.
+  Levels that are not replaced are not read. If a round summed over all levels while it updates one,
+  XLA would copy them several times.
   """
   levels = strategy.num_rounds.bit_length()
   own = np.asarray(node_variances(levels), np.float32)  # the weight of a node's own noise
@@ -178,10 +179,10 @@ def _of_tree(strategy: TreeStrategy) -> NoiseSource:
 
 
 def _stored_rows(diagonals: np.ndarray) -> NoiseSource:
-  """Row t is (Z[t] - sum_j C[t, t - j] row[t - j]) / C[t, t], by the last bands - 1 rows.
+  """Row t is (Z[t] - sum_j C[t, t - j] row[t - j]) / C[t, t], from the last bands - 1 rows.
 
   Args:
-    diagonals: as of `BandedStrategy`, or [bands, 1] if C is Toeplitz.
+    diagonals: as for `BandedStrategy`, or [bands, 1] if C is Toeplitz.
   """
   bands, columns = diagonals.shape
   constant = diagonals.astype(np.float32)
@@ -213,7 +214,7 @@ def _stored_rows(diagonals: np.ndarray) -> NoiseSource:
 
 
 def _drawn_again(inverse: np.ndarray) -> NoiseSource:
-  """Row t is sum_j inverse[j] Z[t - j], by the key data of the last rounds."""
+  """Row t is sum_j inverse[j] Z[t - j], drawn from the key data of the last rounds."""
   bands = len(inverse)
   weights = inverse.astype(np.float32)
 
@@ -226,8 +227,8 @@ def _drawn_again(inverse: np.ndarray) -> NoiseSource:
     latest = jax.random.wrap_key_data(kept[(t - np.arange(bands)) % bands], impl=_IMPL)
     count = jnp.minimum(t + 1, bands)
     leaves, treedef = jax.tree.flatten(like)
-    # Of each leaf the keys of all rows. As raw data, or JAX's key-reuse checker takes one leaf's
-    # keys for all.
+    # For each leaf, the keys of all rows. As raw data: otherwise JAX's key-reuse checker would take
+    # one leaf's keys for those of all leaves.
     keys = jax.random.key_data(
       jax.vmap(lambda key: jax.random.split(key, len(leaves)), out_axes=1)(latest)
     )
@@ -243,7 +244,7 @@ def _drawn_again(inverse: np.ndarray) -> NoiseSource:
 def _zeros(rows: int, record: PyTree) -> PyTree:
   """Float32 zeros like a record, with a leading axis of `rows`.
 
-  They lie as the record does: what several rounds need of a sharded model is sharded too.
+  They lie where the record lies: what is kept for a sharded model is sharded too.
   """
   return jax.tree.map(lambda x: jnp.broadcast_to(_zeros_like(x), (rows, *x.shape)), record)
 

@@ -1,4 +1,4 @@
-"""Banded Toeplitz strategies of the least error, for one participation per band length.
+"""Banded Toeplitz strategies with the least error, for one participation in `bands` rounds.
 
 The squared error of prefix sums is sum_t w_t b_t^2, with b the power series of 1 / ((1 - x) c(x)).
 The weights w_t are (n - t) / n for the mean over the rounds, and 1 for the last round, which is the
@@ -24,10 +24,10 @@ OBJECTIVES = ("mean", "max")
 
 @checked
 def banded_toeplitz(num_rounds: int, bands: int, *, objective: str = "mean") -> ToeplitzStrategy:
-  """The banded Toeplitz strategy of the least error of prefix sums.
+  """The banded Toeplitz strategy with the least error of prefix sums.
 
-  It is optimised for users who take part once in `bands` rounds: columns of C of one user do not
-  meet then.
+  It is optimised for users who take part once in `bands` rounds: then one user's columns of C do
+  not overlap.
 
   Args:
     num_rounds: n.

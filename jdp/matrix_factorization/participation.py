@@ -1,4 +1,4 @@
-"""How often and how closely one user may take part in a run, and the pattern that tells most.
+"""How often and how closely one user may take part in a run, and the worst pattern.
 
 A pattern is the set of rounds that one user takes part in: at most k of them, any two at least b
 rounds apart (the min-separation; neighbouring rounds are 1 apart). The sampler must enforce it.
@@ -12,7 +12,7 @@ from jdp import _validate
 def most_participations(
   num_rounds: int, min_separation: int, max_participations: int | None
 ) -> int:
-  """The largest number of rounds in a pattern: what is allowed, and what fits.
+  """The largest number of rounds in a pattern: as many as are allowed and fit.
 
   Raises:
     ValueError: if a number is not a whole number >= 1.
@@ -29,7 +29,7 @@ def most_participations(
 
 
 def check_rounds(num_rounds: int, most: float = 1e8) -> None:
-  """Refuses a number of rounds that is not a whole number >= 1, or more than can be held."""
+  """Refuses a number of rounds that is not a whole number >= 1, or is more than fits in memory."""
   _validate.integer(1, num_rounds=num_rounds)
   _validate.in_range(1, most, num_rounds=num_rounds)
 
@@ -38,7 +38,7 @@ def heaviest_pattern(weights: np.ndarray, min_separation: int, most: int) -> flo
   """The largest sum of weights over a pattern, by a dynamic programme.
 
   Args:
-    weights: float64 [n] >= 0, of each round.
+    weights: the weight of each round, float64 [n] >= 0.
     min_separation: b >= 1.
     most: k >= 1.
 
@@ -52,11 +52,11 @@ def _heaviest(weights: np.ndarray, min_separation: int, most: int) -> np.ndarray
   """`heaviest_pattern` of the weights in each row, [..., n]; of no rounds if `most` is 0.
 
   Pass j finds the heaviest patterns of at most j rounds that end by round (j - 1) b + i, for every
-  i of a window. Before the window more than j - 1 rounds do not fit. After it the k - j later
-  rounds do not. So a pass takes n - (k - 1) b rounds, and k passes take n^2 / 4b at most.
+  i of a window. Before the window, no more than j - 1 rounds fit. After it, the k - j later rounds
+  do not fit. So a pass takes n - (k - 1) b rounds, and k passes take n^2 / 4b at most.
   """
   n = weights.shape[-1]
-  min_separation = min(min_separation, n)  # No two rounds are farther apart.
+  min_separation = min(min_separation, n)  # no two rounds are farther apart
   most = min(most, -(-n // min_separation))
   width = max(n - (most - 1) * min_separation, min_separation)
   best = np.zeros((*weights.shape[:-1], width))
@@ -72,9 +72,9 @@ def _heaviest(weights: np.ndarray, min_separation: int, most: int) -> np.ndarray
 def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
   """An upper bound on the sum of |gram| over the pairs of a pattern.
 
-  The method is that of arXiv 2306.08153, Algorithm 4. Round i counts with the heaviest pattern that
-  contains it. So the bound is exact where these patterns are one, such as with `most` = 1, or where
-  rounds of a pattern do not meet in `gram`.
+  The method is that of arXiv 2306.08153, Algorithm 4. Each round i counts with the heaviest pattern
+  that contains it. So the bound is exact if these patterns are the same, such as with `most` = 1,
+  or if `gram` is 0 for any two rounds of a pattern.
 
   Args:
     gram: float64 [n, n], symmetric.
@@ -87,8 +87,8 @@ def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
 
 
 def _others(size: np.ndarray, min_separation: int, most: int) -> np.ndarray:
-  """For each round i, the most that `most` other rounds of a pattern with i add to row i."""
+  """For each round i, the most that `most` other rounds of a pattern with i can add to row i."""
   rounds = np.arange(len(size), dtype=np.int32)
-  # Zeros keep the separation from round i; the programme keeps that of the others.
+  # Zeros enforce the separation from round i. The programme enforces it among the others.
   apart = np.abs(rounds[:, None] - rounds) >= min(min_separation, len(size))
   return _heaviest(np.where(apart, size, 0.0), min_separation, most)

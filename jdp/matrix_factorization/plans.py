@@ -1,4 +1,4 @@
-"""What a run by a strategy is to release, as events."""
+"""The planned releases of a run with a strategy, as events."""
 
 from jdp._arguments import checked
 from jdp.events import CorrelatedGaussianSum
@@ -15,15 +15,15 @@ def planned_sum(
   min_separation: int = 1,
   max_participations: int | None = None,
 ) -> CorrelatedGaussianSum:
-  """The event of the first round of a run; those of later rounds differ in their index alone.
+  """The event of a run's first round. Later rounds' events differ only in their index.
 
   Args:
     strategy: C.
     noise_multiplier: z, the standard deviation of Z's entries over the clip norm. The run is one
       Gaussian release of multiplier z over the sensitivity.
     clip_norm: S of the first round.
-    min_separation: any two rounds of one user are at least so many apart.
-    max_participations: of one user. None: as many as fit.
+    min_separation: the least distance between two rounds of one user.
+    max_participations: the most rounds of one user. None: as many as fit.
 
   Raises:
     ValueError: if a number is out of range.

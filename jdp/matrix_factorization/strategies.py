@@ -3,8 +3,8 @@
 Round t of a run is to release row t of A G. The rows of G are the rounds' clipped sums, and A is
 the workload: what the server makes of them, such as prefix sums. A strategy is a lower triangular
 matrix C. The run releases G + C^-1 Z, with Z independent normal noise of standard deviation sigma.
-That is a function of C G + Z, *one* Gaussian release of the whole run, also where G depends on what
-was released before (arXiv 2202.08312, 2306.08153). With a clip norm of S,
+That is a function of C G + Z, *one* Gaussian release of the whole run, even if G depends on earlier
+releases (arXiv 2202.08312, 2306.08153). With a clip norm of S,
 
 * one user moves C G by at most `sensitivity` times S, so the run's noise multiplier is sigma / S
   over `sensitivity`;
@@ -35,7 +35,7 @@ class Strategy(abc.ABC):
   """A strategy for `num_rounds` rounds.
 
   Attributes:
-    memory: how many arrays of the model's size the noise needs between rounds, beside keys.
+    memory: how many arrays of the model's size the noise needs between rounds, in addition to keys.
   """
 
   memory: int
@@ -54,8 +54,9 @@ class Strategy(abc.ABC):
   def fingerprint(self) -> str:
     """A digest of the strategy's numbers: 32 hexadecimal digits.
 
-    Strategies of one type with equal numbers have the same. Optimised ones may differ in their last
-    digits between machines, so a run that goes on elsewhere takes its strategy along (`save`).
+    Strategies of one type with equal numbers have the same digest. Optimised strategies may differ
+    in their last digits between machines, so a run resumed elsewhere needs its saved strategy
+    (`save`).
     """
     digest = hashlib.blake2b(type(self).__name__.encode(), digest_size=16)
     fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]  # all strategies are dataclasses
@@ -70,7 +71,7 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
-    """The squared sensitivity for `most` participations, of which all fit."""
+    """The squared sensitivity for `most` participations, all of which fit into the run."""
 
   @abc.abstractmethod
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
@@ -84,8 +85,8 @@ class Strategy(abc.ABC):
     of *columns* that one pattern joins (never of rows).
 
     Args:
-      min_separation: any two rounds of one user are at least so many apart.
-      max_participations: of one user. None: as many as fit.
+      min_separation: the least distance between two rounds of one user.
+      max_participations: the most rounds of one user. None: as many as fit.
 
     Raises:
       ValueError: if a number is not a whole number >= 1.

@@ -44,10 +44,10 @@ class ToeplitzStrategy(Strategy):
     return scipy.linalg.toeplitz(self.coefficients, np.zeros(self.num_rounds))
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
-    """Exact for coefficients >= 0 that do not increase, or columns of a user that do not meet.
+    """Exact for coefficients >= 0 that do not increase, or if a user's columns do not overlap.
 
-    The worst pattern of the former is 0, b, 2b, ... (arXiv 2405.13763, Theorem 2). Otherwise it is
-    an upper bound.
+    In the first case the worst pattern is 0, b, 2b, ... (arXiv 2405.13763, Theorem 2). Otherwise it
+    is an upper bound.
     """
     c = self.coefficients
     if np.all(c >= 0) and np.all(np.diff(c) <= 0):
@@ -80,7 +80,7 @@ class ToeplitzStrategy(Strategy):
 
 
 def from_coefficients(coefficients: np.ndarray, num_rounds: int, memory: int) -> ToeplitzStrategy:
-  """The strategy of the first coefficients c; those beyond are zero."""
+  """The strategy with these first coefficients c; later ones are zero."""
   c = np.zeros(num_rounds)
   c[: len(coefficients)] = coefficients[:num_rounds]
   return ToeplitzStrategy(c, quotient(np.ones(1), coefficients, num_rounds), memory)
@@ -107,7 +107,7 @@ def inverse_square_root_coefficients(length: int) -> np.ndarray:
 
 @checked
 def identity(num_rounds: int) -> ToeplitzStrategy:
-  """Independent noise in every round, as of DP-SGD and DP-FedAvg.
+  """Independent noise in every round, as in DP-SGD and DP-FedAvg.
 
   >>> identity(4).max_error(max_participations=1)
   2.0
@@ -120,12 +120,12 @@ def identity(num_rounds: int) -> ToeplitzStrategy:
 def square_root_toeplitz(num_rounds: int, *, bands: int | None = None) -> ToeplitzStrategy:
   """The square root of prefix sums: A = C C (arXiv 2202.11205).
 
-  Its largest error of one participation is within a constant of the least possible.
+  Its largest error, for one participation, is within a constant of the least possible.
 
   Args:
     num_rounds: n.
-    bands: how many coefficients are kept. None: all. A round then needs the noise of all earlier
-      ones.
+    bands: how many coefficients are kept. None: all. Then a round needs the noise of all earlier
+      rounds.
 
   Raises:
     ValueError: if a number is not a whole number >= 1.

@@ -36,7 +36,7 @@ class TreeStrategy(Strategy):
     return self.rounds.bit_length()
 
   def matrix(self) -> np.ndarray:
-    """The encoder, float64 [nodes, n]: which rounds are below a node."""
+    """The encoder, float64 [nodes, n]: it says which rounds are below a node."""
     rows = []
     for level in range(self.rounds.bit_length()):
       size = 2**level
@@ -45,12 +45,12 @@ class TreeStrategy(Strategy):
     return np.stack(rows)
 
   def squared_sensitivity(self, min_separation: int, most: int) -> float:
-    """Exact, or an upper bound where the exact search would take long."""
+    """Exact, or an upper bound if the exact search would take long."""
     return _squared_sensitivity(self.rounds, min_separation, most)
 
   @checked
   def squared_errors(self, workload: Workload = None) -> np.ndarray:
-    """Of prefix sums alone: round t sums the estimates of the nodes that make it up.
+    """For prefix sums only: round t sums the estimates of the nodes that it consists of.
 
     Raises:
       ValueError: if there is a workload.
@@ -99,9 +99,9 @@ def _nodes_above(num_rounds: int) -> np.ndarray:
 def _heaviest_squares(num_rounds: int, min_separation: int, most: int) -> float:
   """The largest sum over the nodes of (a pattern's rounds below the node)^2.
 
-  A table of a subtree holds, at [m, a, z], the largest sum of m rounds of which the first has at
-  least a rounds of the subtree before it, and the last at least z after it. It ends with the
-  largest m that fits.
+  A subtree's table holds, at [m, a, z], the largest sum for m rounds. At least a rounds of the
+  subtree come before the first of them, and at least z after the last. It ends with the largest m
+  that fits.
   """
   b = min_separation
   table = np.full((2, b, b), -np.inf)
@@ -112,7 +112,7 @@ def _heaviest_squares(num_rounds: int, min_separation: int, most: int) -> float:
     table = _joined(table, size, table, size, most)
     table = table + np.arange(len(table))[:, None, None] ** 2.0
     tables.append(table)
-  # The rounds are a row of complete trees, the largest first.
+  # The rounds form a row of complete trees, the largest first.
   forest, length = np.zeros((1, b, b)), 0
   for level in reversed(range(num_rounds.bit_length())):
     if num_rounds >> level & 1:

@@ -9,7 +9,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.matrix_factorization.participation import check_rounds
 
-_MOST_ROUNDS = 20_000  # beyond, a matrix of [n, n] takes gigabytes
+_MOST_ROUNDS = 20_000  # for more, a matrix of [n, n] takes gigabytes
 
 
 @checked
@@ -20,9 +20,10 @@ def optimizer_workload(
   momentum: float = 0.0,
   weight_decay: float = 0.0,
 ) -> np.ndarray:
-  """A of a server with heavy-ball momentum, a learning-rate schedule and decoupled weight decay.
+  """The workload A of a server with heavy-ball momentum, a learning-rate schedule and decoupled
+  weight decay.
 
-  With rates eta, momentum mu and decay lambda, round t makes of the sum G_t
+  With rates eta, momentum mu and decay lambda, round t computes from the sum G_t
 
       v_t = mu v_(t-1) + G_t,    x_t = (1 - eta_t lambda) x_(t-1) + eta_t v_t,
 

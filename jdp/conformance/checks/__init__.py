@@ -9,5 +9,5 @@
 | `MatrixStrategy` | `participation_patterns` |
 | `Release` | `releases` |
 
-Checks that draw take an `error`: the most probable that they fail a correct implementation.
+Checks that draw take an `error`: the largest probability that they fail a correct implementation.
 """

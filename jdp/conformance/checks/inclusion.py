@@ -31,21 +31,21 @@ from jdp.events import (
 _CONSEQUENCE = (
   "Amplification by sampling is stated for another law: epsilon is not that of the accountant."
 )
-_LAGS = (1, 2, 3, 4)  # rounds from one to the next that is compared with it
-# The chance that two stretches of rounds are alike, as -log, if rounds were independent. Batches of
-# one epoch are not, which takes away up to two thirds. There are some 1e7 pairs of stretches.
+_LAGS = (1, 2, 3, 4)  # distances in rounds at which two rounds are compared
+# -log of the probability that two stretches of rounds are equal, if rounds are independent. Batches
+# of one epoch are not, which takes away up to two thirds. There are some 1e7 pairs of stretches.
 _UNLIKE = 150.0
 _NEVER = 1e-12
 
 
 class Count(NamedTuple):
-  """How often events happened that all have one probability.
+  """How often events happened that all have the same probability.
 
   Attributes:
     name: what happened, with {} for the number of the event.
-    times: int [..., events], how often; each of several ways to count has an axis.
-    trials: independent trials of each.
-    probability: the stated one, or one of each event; 0 and 1 leave no doubt.
+    times: int [..., events], how often each happened; each of several ways to count has an axis.
+    trials: the number of independent trials of each event.
+    probability: the stated probability, or one for each event; 0 and 1 leave no doubt.
   """
 
   name: str
@@ -58,25 +58,25 @@ class Count(NamedTuple):
 def check_sampling(
   part: Sampling, seed: int = 0, *, num_rounds: int = 2000, error: float = 1e-6
 ) -> list[Finding]:
-  """Single records, pairs, rounds that follow and sizes come as often as the stated law says.
+  """Single records, pairs, successive rounds and sizes occur as often as the stated law says.
 
-  No stretch of rounds comes twice, in a run or in that of the next seed. Laws that leave nothing to
-  chance are exempt.
+  No stretch of rounds occurs twice, in a run or in the run of the next seed. Deterministic laws are
+  exempt.
 
   Args:
-    part: what is checked. Populations of 8 to 64 records tell most.
-    seed: of the sampler.
-    num_rounds: drawn. Of an epoch's rounds, whole epochs count.
-    error: the most probable that each check fails a correct implementation. A share p of a record
-      that is off by about 6 sqrt(p (1 - p) / num_rounds) is seen.
+    part: what is checked. Populations of 8 to 64 records make the checks sharpest.
+    seed: the sampler's seed.
+    num_rounds: the number of rounds drawn. For samplings by epochs, only whole epochs count.
+    error: the largest probability that each check fails a correct implementation. It detects a
+      record's share p that is off by about 6 sqrt(p (1 - p) / num_rounds).
 
   Returns:
-    A finding for each kind of count, and one of "reuse". A resumed run, if it is wrapped, is put to
-    the same checks.
+    A finding for each kind of count, and one of "reuse". A resumed run, if it is wrapped, goes
+    through the same checks.
 
   Raises:
-    ValueError: if the members are not bool [num_rounds, population], or the law is none of
-      `jdp.events`, or is of another population.
+    ValueError: if the members are not bool [num_rounds, population], or the law is not one of
+      `jdp.events`, or has another population.
   """
   _validate.in_range(1e-300, 0.5, error=error)
   found = _checked_run(part, part.draw, seed, num_rounds, error)
@@ -95,7 +95,7 @@ def _checked_run(
 ) -> list[Finding]:
   try:
     runs = [np.asarray(draw(seed + i, num_rounds)) for i in range(2)]
-  except Exception as own_error:  # in another library's own words
+  except Exception as own_error:  # of any type, from another library
     return [raised(part, "all", own_error)]
   for members in runs:
     _check_members(part, members, num_rounds)
@@ -116,7 +116,7 @@ def _check_members(part: Sampling, members: np.ndarray, num_rounds: int) -> None
 
 
 def _reuse(part: Sampling, own: np.ndarray, other: np.ndarray) -> Finding:
-  """No stretch of rounds comes twice, however far apart.
+  """No stretch of rounds occurs twice, however far apart.
 
   A stretch is so long that chance does not repeat it. At a rate q, two rounds of n records agree
   with probability (q^2 + (1 - q)^2)^n or so.
@@ -142,7 +142,7 @@ def _reuse(part: Sampling, own: np.ndarray, other: np.ndarray) -> Finding:
 
 
 def _compared(part: Sampling, count: Count, error: float) -> Finding:
-  """The finding about counts of one kind: the least likely one has to be likely enough."""
+  """The finding about counts of one kind: even the least likely one must be likely enough."""
   check = count.name.replace(" {}", "")
   p = np.broadcast_to(count.probability, count.times.shape)
   if not count.trials:
@@ -214,7 +214,7 @@ def _of_allocation(law: BallsInBins | RandomAllocation, members: np.ndarray) -> 
 def _of_shuffled(law: ShuffledBatches, members: np.ndarray) -> Iterator[Count]:
   epochs, population = _epochs(members, law.num_batches), members.shape[1]
   once = epochs.sum(axis=1)
-  # The law does not name the size of batches, but it is fixed.
+  # The law does not state the batch size, but the size is fixed.
   size = int(epochs[:1, 0].sum())
   yield _always("epochs with each record once", once == 1 if law.keeps_partial else once <= 1)
   together = size * (size - 1) / max(population * (population - 1), 1)
@@ -260,7 +260,7 @@ def _of_single_rounds(members: np.ndarray, single: float, pair: float) -> Iterat
 
 
 def _sizes(members: np.ndarray, probability: float, population: int) -> Count:
-  """The counts of rounds of at least so many records: sizes are binomial."""
+  """The counts of rounds with at least k records, for each k: sizes are binomial."""
   least = np.arange(1, population + 1)
   times = (members.sum(axis=1)[:, None] >= least).sum(axis=0)
   law = scipy.stats.binom.sf(least - 1, population, probability)
@@ -279,6 +279,6 @@ def _epochs(members: np.ndarray, length: int) -> np.ndarray:
 
 
 def _gaps(members: np.ndarray) -> np.ndarray:
-  """Of each record, the fewest rounds from one participation to the next; all if there is none."""
+  """For each record, the fewest rounds from one participation to the next; all if there is none."""
   gaps = (np.diff(np.flatnonzero(own), append=2 * len(own)) for own in members.T)
   return np.array([min(gap, default=len(members)) for gap in gaps])

@@ -1,4 +1,4 @@
-"""Epsilons against certified intervals: none below what neighbours are known to lose."""
+"""Epsilons against certified intervals: none below the known loss of some neighbours."""
 
 import functools
 import math
@@ -45,9 +45,9 @@ TARGETS = (
 def check_accountant(part: Accountant) -> list[Finding]:
   """No epsilon is below the lower end of `jdp.accounting.epsilon_interval`.
 
-  Below that end there are neighbouring data sets whose releases differ by more. An epsilon above
-  the interval is valid: the note says how much larger it is at most. Without noise epsilon is
-  infinite, whatever the rest. A call that raises is a refusal, and says nothing false.
+  For any epsilon below that end, there are neighbouring data sets whose releases differ by more. An
+  epsilon above the interval is valid: the note says how much larger it is at most. Without noise
+  epsilon is infinite in any plan. A call that raises is a refusal, and states nothing false.
   """
   plans = [(plan, z) for plan, z in PLANS if plan.sampling_probability == 1 or not part.unsampled]
   check = "epsilon of {} plans, above the certified lower end"
@@ -56,7 +56,7 @@ def check_accountant(part: Accountant) -> list[Finding]:
 
 @checked
 def check_calibration(part: Calibration) -> list[Finding]:
-  """No noise is too little for its target: the lower end of the run's interval is at most that."""
+  """No noise is too little for its target: the run's interval begins at or below the target."""
   check, refused, witness, most = "noise for {} targets, enough", 0, None, 0.0
   targets = [(p, eps) for p, eps in TARGETS if p.sampling_probability == 1 or not part.unsampled]
   for plan, target in targets:
@@ -78,7 +78,7 @@ def check_calibration(part: Calibration) -> list[Finding]:
 
 
 def _compared(part: Accountant, check: str, plans: list[tuple[Plan, float]]) -> list[Finding]:
-  """The finding about epsilons of plans with noise; the witness is the one farthest below."""
+  """The finding about epsilons of plans with noise; the witness is the epsilon farthest below."""
   refused, most, worst, witness = 0, 0.0, 1.0, None
   for plan, multiplier in plans:
     claimed = _number(partial(part.epsilon, plan, multiplier))
@@ -126,7 +126,7 @@ def _answered(
 def _interval(
   ledger: Callable[[Plan, float], Ledger], plan: Plan, multiplier: float
 ) -> tuple[float, float]:
-  """The interval of a plan's run; what is not a multiplier adds no noise."""
+  """The interval of a plan's run. A value that is not a multiplier counts as no noise."""
   if not 0 < multiplier < math.inf:
     return (0.0, 0.0) if multiplier == math.inf else (math.inf, math.inf)
   return _certified(ledger(plan, multiplier), plan.delta)
@@ -134,15 +134,15 @@ def _interval(
 
 @functools.lru_cache(maxsize=256)
 def _certified(ledger: Ledger, delta: float) -> tuple[float, float]:
-  """The interval of a ledger; several accountants are asked about the same runs."""
+  """The interval of a ledger, cached, as several accountants are asked about the same runs."""
   return epsilon_interval(ledger, delta)
 
 
 def _number(call: Callable[[], float]) -> float | None:
-  """What a call returns; None if it raises, and NaN for what is not a real number."""
+  """The number that a call returns. None if it raises, and NaN if it is not a real number."""
   try:
     found = call()
-  except Exception:  # a refusal in another library's own words
+  except Exception:  # a refusal of any type, from another library
     return None
   try:
     return float(found)

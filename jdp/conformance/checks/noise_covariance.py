@@ -1,4 +1,4 @@
-"""The noise of a run: its covariance over rounds, leaves and devices, its law, what comes twice."""
+"""The noise of a run: its covariance over rounds, leaves and devices, its law, and reuse."""
 
 import itertools
 import math
@@ -14,37 +14,37 @@ from jdp.conformance.checks.consequences import of_sensitivity
 from jdp.conformance.protocol import Finding, Noise, Witness, finding, not_applicable, raised
 
 _CHECKS = ("covariance", "distribution", "reuse")
-_TAILS = (0.0, 1.0, 2.0, 3.1)  # in standard deviations; the last shows a cut at 3
+_TAILS = (0.0, 1.0, 2.0, 3.1)  # in standard deviations; the last reveals noise that is cut off at 3
 _NEXT_SEED = " of the next seed"
 _GRID = 1 / 32  # half the widest spacing that noise may lie on, in standard deviations
 
 
 @checked
 def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Finding]:
-  """Noise has the stated covariance, is normal, and none comes twice; after a resumption too.
+  """Noise has the stated covariance, is normal, and is never reused, also after a resumption.
 
   The tests are exact for normal noise. The stated covariance over rounds turns the noise into
   independent standard normal numbers. Each row of them (a round, a block, a half of the block) is
   a direction, as are the sums and differences of any two rows.
 
-  * "covariance": the sum of squares along a direction is chi-squared. Each has an equal share of
-    `error`, and all numbers together have one too.
-  * "distribution": how many numbers lie beyond 0, 1, 2 and 3.1 deviations, on either side, is
+  * "covariance": the sum of squares along a direction is chi-squared. Each direction gets an equal
+    share of `error`, and so do all numbers together.
+  * "distribution": the count of numbers beyond 0, 1, 2 and 3.1 deviations, on either side, is
     binomial. The limits leave room for a grid of up to a sixteenth of the deviation.
-  * "reuse": the squared cosine of a row and another one, moved by any number of places, has a beta
-    distribution. The other row is of the same run, or of the run of the next seed. No two arrays
-    are equal either.
+  * "reuse": the squared cosine of a row and another row, shifted by any number of places, has a
+    beta distribution. The other row is from the same run, or from the run of the next seed. Also,
+    no two arrays are equal.
 
   Args:
     part: what is checked.
-    seed: of the noise. The next seed must give other noise.
-    error: the most probable that each check fails a correct implementation.
+    seed: the noise's seed. The next seed must give other noise.
+    error: the largest probability that each check fails a correct implementation.
 
   Returns:
-    Findings of "covariance", "distribution" and "reuse", and of each one "resumed".
+    Findings of "covariance", "distribution" and "reuse", each also for a "resumed" run.
 
   Raises:
-    ValueError: if the noise is not of the stated shape, or error is not in (0, 1/2].
+    ValueError: if the noise does not have the stated shape, or error is not in (0, 1/2].
 
   >>> def draw(seed):  # every round draws with the same seed
   ...   return np.stack([np.random.default_rng(seed).normal(size=(1, 100))] * 3)
@@ -67,7 +67,7 @@ def _checked_runs(
     return [not_applicable(part, check, "no resumption is wrapped") for check in checks]
   try:
     runs = [draw(seed + i) for i in range(2)]
-  except Exception as own_error:  # in another library's own words
+  except Exception as own_error:  # of any type, from another library
     return [raised(part, check, own_error) for check in checks]
   own, other = (_drawn(part, run) for run in runs)
   if not np.all(np.isfinite([own, other])):
@@ -129,7 +129,7 @@ def _covariance(
   part: Noise, noise: np.ndarray, white: np.ndarray, error: float, after: str
 ) -> Finding:
   names = _row_names(part)
-  number = len(names) ** 2 + 1  # rows, sums and differences of two, and all together
+  number = len(names) ** 2 + 1  # rows, sums and differences of two rows, and all numbers together
   witness = _wrong_size(part, white, error / number) or _wrong_direction(
     white, names, error / number
   )
@@ -186,7 +186,7 @@ def _wrong_direction(white: np.ndarray, names: list[str], error: float) -> Witne
 
 
 def _distribution(part: Noise, white: np.ndarray, error: float, after: str) -> Finding:
-  """Neither too few numbers in a tail nor too many."""
+  """No tail has too few or too many numbers."""
   share = error / (4 * len(_TAILS))  # two sides, too few or too many
   witness = None
   for sign, tail in itertools.product((1, -1), _TAILS):
@@ -213,7 +213,7 @@ def _reuse(
   error: float,
   after: str,
 ) -> Finding:
-  """No two arrays of a run, and of a run with another seed, are equal, or are so once moved."""
+  """No two arrays, of one run or of runs with two seeds, are equal, even after a shift."""
   witness = _equal_arrays(part, own, other) or _moved_rows(part, np.concatenate(white), error)
   note = f"{2 * own.shape[0] * own.shape[1]} arrays of two seeds"
   return finding(part, f"reuse{after}", witness, false_failure=error, note=note)
@@ -236,7 +236,7 @@ def _equal_arrays(part: Noise, own: np.ndarray, other: np.ndarray) -> Witness | 
 
 
 def _moved_rows(part: Noise, rows: np.ndarray, error: float) -> Witness | None:
-  """The witness of the two rows that agree most once one of them is moved around."""
+  """The witness of the two rows that agree most once one of them is shifted cyclically."""
   size, names = rows.shape[1], _row_names(part)
   names = [*names, *(f"{name}{_NEXT_SEED}" for name in names)]
   rows = rows / (np.max(np.abs(rows)) or 1.0)  # squares of the smallest noise would underflow

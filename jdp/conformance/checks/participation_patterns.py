@@ -12,7 +12,7 @@ from jdp.conformance.protocol import Finding, MatrixStrategy, Witness, finding, 
 from jdp.guarantees import rounded_down, rounded_up
 from jdp.matrix_factorization.participation import most_participations
 
-# All patterns of up to so many rounds are tried; of longer runs, those with equal gaps.
+# Runs of up to this many rounds are tried with all patterns, longer runs with those of equal gaps.
 _BRUTE_FORCE_ROUNDS = 12
 _ROUNDING = 1e-5
 Pattern = tuple[int, ...]
@@ -43,7 +43,7 @@ def _checked_patterns(
   check = f"sensitivity, {participations} participations {min_separation} apart"
   try:
     stated = float(part.sensitivity(min_separation, participations))
-  except Exception as raised:  # in another library's own words
+  except Exception as raised:  # of any type, from another library
     return refusal(part, check, raised)
   patterns = _patterns(matrix.shape[1], min_separation, participations)
   moved, worst = max((_farthest(matrix, pattern), pattern) for pattern in patterns)
@@ -64,7 +64,7 @@ def _checked_patterns(
 
 
 def _patterns(num_rounds: int, min_separation: int, participations: int) -> list[Pattern]:
-  """The patterns to try: those that no further participation fits into, or those of equal gaps."""
+  """The patterns to try: those into which no further participation fits, or those of equal gaps."""
   most = most_participations(num_rounds, min_separation, participations)
   if num_rounds > _BRUTE_FORCE_ROUNDS:
     gaps = {min_separation, max(min_separation, num_rounds // most)}
@@ -79,7 +79,7 @@ def _patterns(num_rounds: int, min_separation: int, participations: int) -> list
 
 
 def _improved(matrix: np.ndarray, pattern: Pattern, min_separation: int) -> tuple[float, Pattern]:
-  """(distance, pattern) that no other round for any one participation makes larger."""
+  """(distance, pattern) that is locally largest: moving any one participation does not help."""
   best = _farthest(matrix, pattern), pattern
   while True:
     others = _neighbours(best[1], matrix.shape[1], min_separation)
@@ -100,9 +100,9 @@ def _neighbours(pattern: Pattern, num_rounds: int, min_separation: int) -> Itera
 
 
 def _farthest(matrix: np.ndarray, pattern: Pattern) -> float:
-  """The largest |sum_i s_i C[:, i]| over signs; of long patterns, over signs chosen one by one.
+  """The largest |sum_i s_i C[:, i]| over signs; for long patterns, over signs chosen one by one.
 
-  It is infinite where it is not a number, so that it passes nothing.
+  It is infinite for a matrix that is not finite, so that this cannot pass.
   """
   columns = matrix[:, list(pattern)]
   if not np.all(np.isfinite(columns)):

@@ -15,12 +15,12 @@ def check_release(part: Release, seed: int = 0, *, error: float = 1e-6) -> list[
 
   Args:
     part: what is audited.
-    seed: of the reports.
-    error: the most probable that a true statement is refuted, over all subjects of the part.
+    seed: the seed of the reports.
+    error: the largest probability that a true statement is refuted, over all subjects of the part.
   """
   _validate.in_range(1e-12, 0.5, error=error)
   subjects = part.make()
-  # The error is of all audits of the part together.
+  # `error` is that of all audits of the part together.
   keys, confidence = (
     jax.random.split(jax.random.key(seed), len(subjects)),
     1 - error / len(subjects),

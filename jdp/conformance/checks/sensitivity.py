@@ -21,11 +21,11 @@ from jdp.conformance.protocol import (
 )
 from jdp.guarantees import Relation, rounded_up
 
-# What rounding to float32 may add to a norm, relative to it.
+# The most that rounding to float32 may add to a norm, relative to it.
 ROUNDING = 1e-5
 _RAISED_TELLS = "Whether the call fails depends on one record: the failure itself reveals it."
 # A mean over the realised size, or over m if that is larger, moves too far if m to 2 m - 2 others
-# agree: one of these numbers is, for every m from 2 to 12.
+# agree. For every m from 2 to 12, one of these numbers is in that range.
 _TIES = {"two": 2, "three": 3, "six": 6, "twelve": 12}
 _NAN_TELLS = "A sum with this record is NaN, and one without it is not: no noise hides that."
 _OTHER_RESULT = "The statement is of another result than the one that comes out."
@@ -34,23 +34,23 @@ Records = dict[str, np.ndarray]
 
 
 class _Cohort(NamedTuple):
-  """The others of a cohort, and where among them the victim stands."""
+  """The other records of a cohort, and the victim's place among them."""
 
   others: np.ndarray
   place: int
 
   def joined(self, record: np.ndarray) -> np.ndarray:
-    """The cohort with the victim's record; with [0, dim] for it, without one."""
+    """The cohort with the victim's record; with [0, dim] for it, without the victim."""
     return np.concatenate([self.others[: self.place], record, self.others[self.place :]])
 
 
 @checked
 def check_clip(part: Clip) -> list[Finding]:
-  """No record leaves with a norm above the bound, and one within it leaves as it was.
+  """No record comes out with a norm above the bound, and a record within it is unchanged.
 
-  Norms are computed in float64. A relative 1e-5 is left to rounding. The records are those of
-  `finite_records` and `unusual_records`. A call that raises for one of them fails, as does one that
-  changes the caller's own array.
+  Norms are computed in float64. A relative 1e-5 is allowed for rounding. The records are those of
+  `finite_records` and `unusual_records`. A call fails if it raises for one of them, or changes the
+  caller's own array.
 
   >>> clip = Clip("min(1, bound / norm)", lambda x: x * min(1, 1 / np.linalg.norm(x)), 1.0)
   >>> [(found.check, found.verdict.value) for found in check_clip(clip)]  # NaN < 1 is False
@@ -72,12 +72,12 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
 
   The others of a cohort are none, one or several. They are ties with the victim, its opposites,
   records that nearly cancel, records at the bound, or records of NaN. The victim is each hostile
-  record, alone (all others absent), or in their midst. A last cohort has 16,096 others. A running
+  record, alone (all others absent), or among them. A last cohort has 16,096 others. A running
   float32 sum of them rounds differently with and without one record before them, by several times
-  its size in all. Under add/remove the empty cohort must have a result too. A call must leave the
-  caller's array as it is.
+  that record's size in all. Under add/remove the empty cohort must have a result too. A call must
+  leave the caller's array as it is.
 
-  Distances are computed in float64. A relative 1e-5 is left to rounding.
+  Distances are computed in float64. A relative 1e-5 is allowed for rounding.
   """
   finite, unusual = finite_records(part.radius, part.dim), unusual_records(part.radius, part.dim)
   cohorts, rows = _cohorts(part), []
@@ -101,9 +101,10 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
 
 
 def finite_records(bound: float, dim: int) -> Records:
-  """Finite records that clipping gets wrong, by name: extremes, ties with the bound, tiny ones.
+  """Finite records that clipping may get wrong, by name: extremes, ties with the bound, tiny ones.
 
-  Norms that are a 16,384th to a quarter above the bound show one that is computed too coarsely.
+  Norms that exceed the bound by a 16,384th to a quarter reveal a norm that is computed too
+  coarsely.
   """
   ones, one = np.ones(dim, np.float32), _along(dim, 0)
   least, most = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max
@@ -137,7 +138,7 @@ def unusual_records(bound: float, dim: int) -> Records:
 
 
 def _long_record(part: Clip, records: Records) -> Witness | None:
-  """The record that leaves with the largest norm above the bound."""
+  """The record that comes out with the largest norm above the bound."""
   found = {name: _clipped(part, record) for name, record in records.items()}
   norms = {
     name: (math.nan if error else float(np.linalg.norm(value)), error)
@@ -147,7 +148,7 @@ def _long_record(part: Clip, records: Records) -> Witness | None:
 
 
 def _changed_record(part: Clip) -> Witness | None:
-  """A record well within the bound that does not leave as it was."""
+  """A record well within the bound that is changed."""
   record = np.linspace(-1, 1, part.dim).astype(np.float32)
   record *= np.float32(part.bound / (2 * np.linalg.norm(record)))
   value, error = _clipped(part, record)
@@ -170,9 +171,9 @@ def _clipped(part: Clip, record: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def _arguments_kept(part: Clip | Aggregate, records: np.ndarray) -> Finding:
-  """The finding about a call that changes what it is given."""
+  """The finding about a call that changes its argument."""
   given = records.copy()
-  # Only whether it changes its argument is asked here: an error is a finding of another check.
+  # Here only changes of the argument count: an error is a finding of another check.
   with contextlib.suppress(Exception):
     part.apply(given)
   check = "arguments left as they were"
@@ -211,7 +212,7 @@ def _cohorts(part: Aggregate) -> dict[str, _Cohort]:
 
 
 def _cancelling(part: Aggregate) -> np.ndarray:
-  """Records whose running float32 sum rounds otherwise behind one more record."""
+  """Records whose running float32 sum rounds differently after one more record."""
   sizes = np.concatenate([np.ones(4096), np.full(12_000, -0.99 * 2.0**-12)])
   return np.outer(sizes, _along(part.dim, 0, part.radius)).astype(np.float32)
 
@@ -229,7 +230,7 @@ def _moved(part: Aggregate, victims: Records, cohorts: Mapping[str, _Cohort]) ->
 def _distances(
   part: Aggregate, victims: Records, cohort: _Cohort
 ) -> Iterator[tuple[str, tuple[float, str]]]:
-  """(names of the neighbours, (distance, error)) for each two neighbouring cohorts."""
+  """(names of the neighbours, (distance, error)) for any two neighbouring cohorts."""
   results = {name: _called(part, cohort.joined(record[None])) for name, record in victims.items()}
   if part.relation is Relation.REPLACE_ONE:
     for (name, own), (other, its) in itertools.combinations(results.items(), 2):
@@ -239,20 +240,20 @@ def _distances(
   null = np.zeros((0 if added else 1, part.dim), np.float32)
   without = _called(part, cohort.joined(null))
   if without[1] and not len(null) + len(cohort.others):
-    return  # A finding of its own.
+    return  # another check finds this
   for name, own in results.items():
     yield f"{name} against {'no record' if added else 'a null record'}", _distance(own, without)
 
 
 def _distance(own: tuple[np.ndarray, str], other: tuple[np.ndarray, str]) -> tuple[float, str]:
-  """How far apart two results are, or the error that only one of them is."""
+  """How far apart two results are, or the error if only one of them is an error."""
   (first, error), (second, other_error) = own, other
   if error or other_error:
-    # Two cohorts that fail alike are not told apart.
+    # If both fail, the results do not tell the cohorts apart.
     return (0.0, "") if error and other_error else (math.nan, error or other_error)
   if first.shape != second.shape:
     return math.inf, ""
-  # NaN against NaN tells nothing: only what differs counts.
+  # Two NaN tell nothing: only differences count.
   same = (first == second) | (np.isnan(first) & np.isnan(second))
   with np.errstate(invalid="ignore"):
     return float(np.linalg.norm(np.where(same, 0.0, first - second))), ""
