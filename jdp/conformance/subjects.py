@@ -17,7 +17,7 @@ from jdp.mechanisms import LocalMechanism, registry
 
 Further = Callable[[np.ndarray], Mapping[str, Statistic]]
 
-_HUGE = np.float32(3e38)
+_HUGE = np.float32(3e38)  # float32 ends at 3.4e38, so its square is infinite
 
 
 def _no_further(difference: np.ndarray) -> dict[str, Statistic]:

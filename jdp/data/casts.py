@@ -60,6 +60,7 @@ def float32(name: str, values: ArrayLike) -> np.ndarray:
       f"Expected {name} that are finite in float32, got others; scale them, or leave them out."
     )
   if (
+    # Below 2^24 float32 holds every integer, so the slow comparison is not needed.
     found.dtype.kind in "iu" and np.any(np.abs(cast) >= 2**24) and not _equal_integers(cast, found)
   ):
     raise ValueError(

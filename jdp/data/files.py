@@ -14,7 +14,7 @@ from jdp import _files
 
 _COMPRESSED = (".gz", ".npz")
 _LARGEST_RATIO = 32  # text and images compress 2 to 10 times, zeros 1,000 times
-_ALWAYS_ALLOWED = 2**26
+_ALWAYS_ALLOWED = 2**26  # bytes: 64 MiB
 _CHUNK = 2**17
 
 

@@ -94,6 +94,7 @@ def pack(
   users = checked_users(users, data, max_examples)
   counts = np.array([len(user) for user in users], np.int32)
   width = int(counts.max()) if max_examples is None else max_examples
+  # A user's slice ends at `start + width`, which must fit in int32 too.
   ends = whole_numbers(
     "numbers of all users' examples", np.cumsum(counts, dtype=np.int64), below=2**31 - width
   )

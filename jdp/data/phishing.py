@@ -108,6 +108,7 @@ def url_features(urls: Sequence[str], num_features: int = 1000) -> np.ndarray:
   features = np.zeros((len(urls), num_features), np.float32)
   features[:, 0] = 1
   for row, url in zip(features, urls, strict=True):
+    # Feature 0 is the intercept, so hashes fall on the others.
     row[[1 + zlib.crc32(word.encode()) % (num_features - 1) for word in _hashed_words(url)]] = 1
   return features
 

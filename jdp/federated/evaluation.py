@@ -137,7 +137,7 @@ class NoisedAverages(NamedTuple):
   Attributes:
     names: the metrics' names.
     stddev: the standard deviation of the noise on each metric.
-    algorithm: whose round keeps the noised averages beside the parameters, which stay as they are.
+    algorithm: its round keeps the noised averages next to the parameters, which do not change.
     release: (keys, parameters, clients) -> the averages, and the round's events.
   """
 
@@ -184,7 +184,7 @@ def noised_averages(
     return jnp.stack([_share(found[name]) for name in names]), {}
 
   zeros = jnp.zeros(len(names))
-  # The server keeps the result beside the parameters, which stay as they are.
+  # The server keeps the result next to the parameters, which do not change.
   keep = Server(
     lambda params: zeros, lambda params: zeros, lambda result, carried, params: (params, result)
   )

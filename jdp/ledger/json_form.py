@@ -109,6 +109,7 @@ _SEPARATELY_CHECKED = {*EVENT_TYPES.values(), *_GUARANTEES.values()} - {
 def _is_plain(column: _Column) -> bool:
   """Whether the values are numbers of one type, none of them NaN, or events of one type."""
   kinds = set(map(type, column))
+  # Only NaN differs from itself.
   return len(kinds) == 1 and (kinds <= _SEPARATELY_CHECKED or all(map(operator.eq, column, column)))
 
 

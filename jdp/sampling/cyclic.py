@@ -199,7 +199,7 @@ class _Placed(NamedTuple):
 
   Attributes:
     order: int32 [N], the records by group.
-    starts: as of `CyclicState`.
+    starts: as for `CyclicState`.
   """
 
   order: np.ndarray

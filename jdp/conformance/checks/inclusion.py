@@ -35,7 +35,7 @@ _LAGS = (1, 2, 3, 4)  # distances in rounds at which two rounds are compared
 # -log of the probability that two stretches of rounds are equal, if rounds are independent. Batches
 # of one epoch are not, which takes away up to two thirds. There are some 1e7 pairs of stretches.
 _UNLIKE = 150.0
-_NEVER = 1e-12
+_NEVER = 1e-12  # above 1e7 pairs times e^-50, the probability that a third of _UNLIKE leaves
 
 
 class Count(NamedTuple):

@@ -275,6 +275,7 @@ def _clip_l1(gradient: PyTree, bound: jax.Array | float) -> PyTree:
   A gradient with a NaN or infinite coordinate becomes zero.
   """
   leaves = jax.tree.leaves(gradient)
+  # At least 1e-30, so that a gradient of zeros is not divided by zero.
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(g), initial=1e-30) for g in leaves]))
   scaled = jax.tree.map(lambda g: g / largest, gradient)  # in [-1, 1]: its norm cannot overflow
   # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than
@@ -283,5 +284,6 @@ def _clip_l1(gradient: PyTree, bound: jax.Array | float) -> PyTree:
   bound = bound * (1 - _ROUNDING)
   factor = bound / jnp.maximum(norm, 1.0)
   usable = (norm < jnp.inf) & (largest < jnp.inf)  # false for NaN, which a sum passes on
+  # `largest <= factor` says that the gradient is within the bound. Then it is kept bit for bit.
   kept = jax.tree.map(lambda g, s: jnp.where(largest <= factor, g, s * factor), gradient, scaled)
   return jax.tree.map(lambda g: jnp.where(usable, g, 0.0), kept)

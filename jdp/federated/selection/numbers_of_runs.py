@@ -31,6 +31,7 @@ def number_of_runs(key: jax.Array, mean_runs: float, shape: float) -> int:
   """
   first, beyond = survival(mean_runs, shape)
   words = np.asarray(random.bits(key, (_WORDS,))).astype(np.uint32).tobytes()
+  # The middle of one of 2^128 equal intervals, so never 0.
   uniform = (int.from_bytes(words, "little") + 0.5) / 2.0 ** (32 * _WORDS)
   return first + int(np.count_nonzero(beyond > uniform))
 

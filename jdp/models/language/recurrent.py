@@ -28,7 +28,7 @@ TOKENS_AT_ONCE = 256
 longer."""
 
 _GATES = ("i", "f", "o", "g")
-_LEAST_NORM = 1e-6
+_LEAST_NORM = 1e-6  # shorter rows are scaled by 1 / _LEAST_NORM, so none is divided by zero
 
 
 class Prediction(NamedTuple):

@@ -131,6 +131,7 @@ def distributed_integers(
     total = units * counts[1]
     missing -= total
     for asked, answered in pairwise(counts[1:]):
+      # `maximum` avoids a division by zero. If nobody is asked, nobody answers.
       added = answered * (missing // jnp.maximum(asked, 1))
       total, missing = total + added, missing - added
     return total

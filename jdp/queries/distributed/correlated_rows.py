@@ -167,6 +167,7 @@ class Rows(NamedTuple):
     """The term from earlier rows in the next row, int32 [n, d], in 64ths."""
     behind = self.strategy.bands - 1
     coefficients = np.round(DENOMINATOR * self.strategy.coefficients).astype(np.int32)
+    # `max` avoids a modulo by zero: with one band there are no earlier rows.
     lags = (step - 1 - np.arange(behind, dtype=np.int32)) % max(behind, 1) + 1
     weights = -jnp.asarray(coefficients)[lags]
     return jnp.sum(weights[None, :, None] * noise.rows, axis=1, dtype=jnp.int32)
