@@ -6,8 +6,7 @@ All take one noise multiplier.
 | --- | --- | --- |
 | `fixed_denominator` | sum_k w_k D_k / (q W) | S / (q W) |
 | `clipped_denominator` | sum_k w_k D_k / max(q W_min, sum_k w_k) | 2S / (q W_min) |
-| `adaptive_average` | as `fixed_denominator`, with an S that follows the updates' norms | S / (q W)
-|
+| `adaptive_average` | `fixed_denominator` with an S that follows the updates' norms | S / (q W) |
 | `true_average` | sum_k w_k D_k / sum_k w_k, not private | |
 
 Each is a `SumQuery` whose records are updates, and whose result is their average.

@@ -17,10 +17,10 @@ also takes off its own mask of the stage before. So only the own mask of the *la
 client answered is ever revealed. The sum of the reports alone keeps the own masks of all who
 answered later.
 
-**Why a report tells nothing.** Let H be the honest clients that reported. Let the server know
-everything else: every mask that was revealed, and all that dishonest clients know. The masks m_e of
-the pairs within H remain unknown to it. They are uniform and independent. The reports of H are x_i
-+ (sum of +-m_e over the pairs of i) + known.
+**Why a report tells nothing.** Let H be the honest clients that reported. Let the server know the
+rest: every mask that was revealed, and all that dishonest clients know. The masks m_e of the pairs
+within H remain unknown to it. They are uniform and independent. The reports of H are x_i + (sum of
++-m_e over the pairs of i) + known.
 
 If the graph of those pairs is connected, take a spanning tree and remove it leaf by leaf. Given
 everything else, the leaf's report is uniform, because of its one edge in the tree. It is also
@@ -33,10 +33,10 @@ uniform themselves as long as one honest client answers later. So only the sum o
 left.
 
 `connected` says whether a graph is connected. If it is not, the sums of its components open, and
-nothing more (the same argument holds for each component). A sum that is to carry everybody's noise
-must not be opened then. For clients lost at random, a degree of O(log n) suffices (their Theorem
-3.10). The masks come from a stream cipher in place of uniform ones. So the view is not independent,
-but indistinguishable by whoever cannot break ChaCha.
+nothing more (the server sees two components in the same way). A sum that is to carry everybody's
+noise must not be opened then. For clients lost at random, a degree of O(log n) suffices (their
+Theorem 3.10). The masks come from a stream cipher in place of uniform ones. So the view is not
+independent, but indistinguishable by whoever cannot break ChaCha.
 
 **What is simulated.** One key stands for all secrets here: `mask` and `unmask` derive any pair's
 mask from it. Whether enough neighbours reported is only *counted*.

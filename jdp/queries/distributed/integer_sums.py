@@ -169,8 +169,7 @@ def discrete_sum(
       "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
       f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
-  # Make the table here, so that a share too large for any table is refused now and not in the first
-  # round.
+  # Make the table here, so that a share that no table holds is refused now, not in the first round.
   _ = (
     integer_distributions.discrete_gaussian(share_stddev)
     if noise == "gaussian"
