@@ -6,6 +6,7 @@ tied embeddings, and layers that are stacked, so that one program serves all of 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jdp.random
-from jdp import data, federated, models
+from jdp import data, federated, models, sampling
+from jdp.matrix_factorization import square_root_toeplitz
 from jdp.models.language.recurrent import LanguageModel, Prediction
 from jdp.queries.base import PyTree
 
@@ -84,14 +86,22 @@ def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
   return scale[None, None] * x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-6)
 
 
-def dp_sgd(sizes: Sizes, mesh: Mesh) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
-  """A round of DP-SGD of all weights by Adam, and its arguments."""
+def dp_sgd(
+  sizes: Sizes, mesh: Mesh, bands: int = 1
+) -> tuple[Callable[..., PyTree], tuple[PyTree, ...]]:
+  """A round of DP-SGD of all weights by Adam, and its arguments.
+
+  With more than one band the noise is correlated: the state has `bands` - 1 times the weights.
+  """
   model, texts = decoder(sizes, adapters=False), _users(sizes)
   sentences = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), texts)
+  population, correlated = len(sentences.mask), bands > 1
   algorithm = federated.dp_sgd(
     models.next_word_loss(model),
     sentences,
-    batch_size=len(sentences.mask) // 2,
+    batch_size=population // 2,
+    sampler=sampling.cyclic_poisson(population, 2, 1.0) if correlated else None,
+    strategy=square_root_toeplitz(2 * bands, bands=bands) if correlated else None,
     clip_norm=1.0,
     num_rounds=1,
     noise_multiplier=1.0,
@@ -134,7 +144,11 @@ def dp_fedavg_of_adapters(
   return round_of_all, (sharded(params, mesh), *_keys(), state, users)
 
 
-ROUNDS = {"dp_sgd, Adam": dp_sgd, "dp_fedavg of adapters": dp_fedavg_of_adapters}
+ROUNDS = {
+  "dp_sgd, Adam": dp_sgd,
+  "dp_sgd, Adam, noise of four bands": partial(dp_sgd, bands=4),
+  "dp_fedavg of adapters": dp_fedavg_of_adapters,
+}
 """Name -> (sizes, mesh) -> a round and its arguments."""
 
 
