@@ -18,7 +18,7 @@ from jdp.accounting.profiles import PrivacyProfile
 from jdp.accounting.seen import events_seen, split
 from jdp.ledger import Ledger
 
-_REFINEMENTS = 6
+_REFINEMENTS = 6  # grids that `epsilon_interval` tries, each four times as fine as the one before
 
 
 _ACCOUNTANTS = {
@@ -28,7 +28,7 @@ _ACCOUNTANTS = {
   "pld": pld_profile,
 }
 ACCOUNTANTS = tuple(_ACCOUNTANTS)
-"""Their names; the first is what everything uses that is not told otherwise."""
+"""The accountants' names. The first one is the default everywhere."""
 
 
 @checked
@@ -47,14 +47,14 @@ def epsilon(
   which combinations of sampling, query and relation are analysed, and how. Any other combination is
   refused by name.
 
-  The server sees who takes part, and so does whoever sees local releases. A sample hides nobody
-  then: a record pays in full for each round that it is in, and a binomial number of rounds counts.
+  The server, and any observer of local releases, sees who takes part. Then a sample hides nobody: a
+  record pays in full for each round that it is in, and the number of these rounds is binomial.
   Under add/remove there is no bound. Rounds and local releases of one observer are composed. Of a
   unit's local releases, the `max_releases` most expensive count.
 
   There are four accountants. None exceeds basic composition.
 
-  * "tightest": the least of what "rdp" and "pld" prove. It takes every event.
+  * "tightest": the smaller of the bounds that "rdp" and "pld" prove. It takes every event.
   * "rdp": Renyi divergences, minimised over all orders. It takes every event, and is the fastest.
   * "moments": orders 2..33 and the classic conversion, as in published tables. It takes Gaussian
     sums of Poisson samples. Local releases are added by the basic theorem.
@@ -63,8 +63,8 @@ def epsilon(
 
   Args:
     ledger: what was done.
-    delta: in [0, 1]. It includes what sample overflows cost, and what a neighbour cannot send as
-      float noise ends. A round's share of that is left out if it is below 1e-30.
+    delta: in [0, 1]. It includes the cost of sample overflows, and the mass that a neighbour cannot
+      send because float noise is bounded. A round's share of that mass is left out if below 1e-30.
     accountant: "tightest", "rdp", "moments" or "pld".
     relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
     observer: server, clients or model. None: the ledger's only one.
@@ -139,27 +139,26 @@ def epsilon_interval(
   observer: str | None = None,
   tolerance: float = 1e-3,
 ) -> tuple[float, float]:
-  """An interval that holds the least epsilon which a ledger's events guarantee at a delta.
+  """An interval that contains the least epsilon that a ledger's events guarantee at a delta.
 
   Both ends come from privacy loss distributions (`jdp.accounting.pld`), rounding errors included.
-  The upper end is a guarantee, as that of `epsilon`. Below the lower end there is none for who
-  sees the releases as their events state them: neighbouring data sets exist whose releases differ
-  by more. Such data sets are known for some events (`jdp.accounting.pld.terms` says which); the
-  others count as free in the lower end, which is 0 if they are all of the ledger. Who sees less (a
-  rounded result, or the last model alone) may learn less.
+  The upper end is a guarantee, like that of `epsilon`. Nothing below the lower end holds against an
+  observer who sees the releases as their events state them: neighbouring data sets exist whose
+  releases differ by more. Such data sets are known for some events (`jdp.accounting.pld.terms` says
+  which). The lower end counts other events as free, so it is 0 for a ledger of such events alone.
+  An observer who sees less (a rounded result, or the last model alone) may learn less.
 
   Args:
     ledger: what was done.
     delta: in [0, 1]; it includes what sample overflows cost.
     relation: add_remove, zero_out or replace_one; None: the only one that the events declare.
     observer: server, clients or model; None: the ledger's only one.
-    tolerance: how wide the interval may be, relative to its upper end, or a tenth of it absolutely,
-      if all events' pairs are attained and nothing overflows; in [1e-6, 0.1]. It is met but for
-      extreme runs: compare the ends. Of more than 256 samples that all differ, near ones count as
-      one kind: the ends are about .5 % apart where their noise varies by a factor of 2. Of more
-      than 10^9 sampled rounds rounding errors are felt: the ends are up to .5 % apart at 10^10, and
-      3 % at 10^11. From 10^12 on the upper end may be that of Renyi divergences, and the lower one
-      0.
+    tolerance: the allowed width relative to the upper end, or a tenth of it absolutely, in [1e-6,
+      0.1]. If all events' pairs are attained and nothing overflows, it is met except in extreme
+      runs: compare the ends. Among more than 256 different samples, similar ones count as one kind:
+      the ends are about .5 % apart where their noise varies by a factor of 2. With more than 10^9
+      sampled rounds, rounding errors show: the ends are up to .5 % apart at 10^10, and 3 % at
+      10^11. From 10^12 on, the upper end may be that of Renyi divergences, and the lower end 0.
 
   Returns:
     (lower, upper), 0 <= lower <= upper; (0, 0) for an empty ledger.
@@ -192,10 +191,11 @@ def epsilon_interval(
         "epsilon", _profile(ledger, "tightest", relation, observer, finer).epsilon(delta)
       )
       highest = min(highest, bound)
+      # Overflows cost at most this much of delta. The lower end must hold without them.
       charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
       lowest = max(lowest, lower_epsilon(attained, min(1.0, delta + charged), highest, finer))
       before, width = width, highest - lowest
-      # Of what a grid four times as fine hardly narrows, the grid is not the cause.
+      # If a grid four times as fine hardly narrows the interval, the grid is not the cause.
       if not attained.groups or width <= tolerance * max(highest, 0.1) or width > before / 2:
         break
   return min(lowest, highest), highest
@@ -218,7 +218,7 @@ def _profile(
   observer: str | None,
   tolerance: float | None = None,
 ) -> PrivacyProfile:
-  """The profile of all that one observer saw, sample overflows and cut noise included."""
+  """The profile of all that one observer saw, including sample overflows and bounded noise."""
   _validate.one_of(list(_ACCOUNTANTS), accountant=accountant)
   if not ledger.entries:
     return profiles.pure_profile(0.0)

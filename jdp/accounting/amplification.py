@@ -1,8 +1,9 @@
 """Amplification by sampling: the dominating pairs that a round is charged.
 
 A sample amplifies a release only if the release looks the same whether the record sits out or is
-null. Sums with noise from the records' owners do not. Under every sampling they cost what they cost
-unsampled. The same holds for any query whose analysis does not say that it is central.
+null. Sums with noise from the records' owners do not look the same, so under every sampling they
+cost what they cost unsampled. The same holds for any query whose analysis does not say that it is
+central.
 
 The statements are numbered and proved in `docs/theory/amplification.md`:
 
@@ -44,8 +45,8 @@ def amplified_pairs(
     relation: add_remove, zero_out or replace_one.
     sample_known: the observer sees who takes part (because it sees their reports). No sampling
       amplifies then.
-    certain: the record takes part for certain. It is charged what was released, and all pairs of an
-      analysis that adds some to them.
+    certain: the record takes part for certain. It is charged the pairs of the release. If the
+      sampling's analysis gives more pairs than that, it is charged those as well.
 
   Raises:
     ValueError: if the combination of sampling, query and relation has no analysis. The message
@@ -77,7 +78,7 @@ def amplified_pairs(
     if certain and found:
       found = (*released, *found) if len(found) > len(released) else released
     pairs += found
-  if not pairs:  # a round would be free
+  if not pairs:  # otherwise the round would be free
     raise charges_nothing(sampling, "no pair", "register_sampling")
   return pairs
 
@@ -108,7 +109,7 @@ def check_stays(sampling: SamplingEvent, relation: Relation, what: str = "") -> 
 def _known(
   analysis: SamplingAnalysis, sampling: SamplingEvent, released: tuple[DominatingPair, ...]
 ) -> tuple[DominatingPair, ...]:
-  """The pairs of releases of a sample that the observer sees."""
+  """The pairs of what was released from a sample that the observer sees."""
   independent = analysis.anew or analysis.fresh_coins
   q = analysis.inclusion(sampling) if analysis.inclusion and independent else 1.0
   return released if q == 1 else (sampled_pair(KNOWN, q, released),)

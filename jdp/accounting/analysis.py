@@ -1,8 +1,8 @@
-"""What accounting knows of the event of a query, or of a sampling: all of it in one value.
+"""Everything that accounting knows about the event of a query or a sampling, in one value.
 
-An analysis is a value of functions that take the event first. Whatever is stated of a ledger is
-found by the analyses of its events (`jdp.accounting.registration`), so that nothing asks what type
-an event has.
+An analysis is a tuple of functions that take the event as their first argument. Statements about a
+ledger follow from the analyses of its events (`jdp.accounting.registration`), so no code asks for
+the type of an event.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -17,13 +17,13 @@ Pairs = tuple[DominatingPair, ...]
 
 
 class Attained(IntEnum):
-  """Of which samples data sets attain the pair of a release; each includes those before it."""
+  """The samples from which some data sets attain a release's pair; each includes those before."""
 
   NEVER = 0
-  UNSAMPLED = 1  # of all records
-  SEEN = 2  # of samples that the observer sees
-  POISSON = 3  # of Poisson samples
-  ALWAYS = 4  # of samples of a fixed size, truncated ones, and epochs
+  UNSAMPLED = 1  # samples of all records
+  SEEN = 2  # samples that the observer sees
+  POISSON = 3  # Poisson samples
+  ALWAYS = 4  # samples of a fixed size, truncated samples, and epochs
 
 
 class QueryAnalysis(NamedTuple):
@@ -39,19 +39,19 @@ class QueryAnalysis(NamedTuple):
     is_central: whether the noise is the same whoever takes part, and a null record (of weight 0)
       contributes what an absent one does. Only then does a sample hide who is in it.
     adds_up: whether k records move a release at most k times as far as one.
-    attained: event -> of which samples data sets attain the pair.
-    worst: event -> the event whose pair they attain, if it is not this one's.
+    attained: event -> the samples from which some data sets attain the pair.
+    worst: event -> the event whose pair these data sets attain, if it is not `event`.
     protects: whether it hides anything. If not, it costs the same under every relation.
-    parts: event -> the events of several releases of one sample, with independent noise, which it
-      is. All else is then known from them.
+    parts: event -> the events that it consists of: several releases of one sample, with independent
+      noise. Everything else then follows from them.
     composed: (counted rounds, relation, whether the sample is known) -> the counted pairs of rounds
-      that are charged together, and not one by one.
+      that are charged together, rather than one by one.
     composes_groups: whether `composed` takes groups that hold such events, and charges all their
       parts. If not, groups that hold one are refused.
-    composed_attained: as `composed`, of rounds that released nothing beside such an event: the
-      pairs that data sets attain together. None: of none is that known.
-    exported: (round, relation, whether the sample is known) -> the event of dp_accounting, of one
-      that `composed` is for.
+    composed_attained: as `composed`, for rounds that released nothing besides such an event: the
+      pairs that data sets attain together. None: no such pairs are known.
+    exported: (round, relation, whether the sample is known) -> the event of dp_accounting for a
+      round that `composed` charges.
   """
 
   pair: Callable[[Any, Relation, Relation], DominatingPair] | None = None
@@ -71,14 +71,14 @@ Composed = Callable[[Mapping[Round, int], Relation, bool], list[tuple[Dominating
 
 
 class Release(NamedTuple):
-  """What a query released of a record in the sample.
+  """What a query released about a record in the sample.
 
   Attributes:
-    under: relation -> its dominating pairs, of a record that takes part for certain. It raises
+    under: relation -> the dominating pairs for a record that takes part for certain. It raises
       ValueError for relations under which there is no analysis.
     is_central: whether the noise is the same whoever takes part (`QueryAnalysis`).
     sample_known: whether the observer sees who takes part.
-    name: of the query's event, for messages.
+    name: the name of the query's event, for messages.
   """
 
   under: Callable[[Relation], Pairs]
@@ -88,26 +88,26 @@ class Release(NamedTuple):
 
 
 class Turns(NamedTuple):
-  """Rounds of one sampler, of which a record can be in some only, whatever its coins are.
+  """Rounds of one sampler, of which a record can be in only some, whatever its coins are.
 
-  Turns that are not of epochs are of an event that has `position` or `max_participations`, by which
-  a sum of ledgers tells two runs apart.
+  Outside epochs, the event has `position` or `max_participations`, by which a sum of ledgers tells
+  two runs apart.
 
   Attributes:
-    sampler: what the events of all rounds of that sampler have in common, and those of another
-      sampler have not. Events of two types are of two samplers.
+    sampler: a value that the events of all rounds of that sampler share, and those of another
+      sampler do not. Events of two types belong to two samplers.
     most: counted events of the sampler, in the order in which they first happened -> the most of
       these rounds that a record can be in. Where its events disagree, the largest counts.
     of_epochs: whether they are rounds of epochs. Their events have `starts_epoch`, by which slices
-      of a ledger mark the start of one. Those whose pairs differ, and are not ordered
-      (`Family.severity`), are refused. Else all of them count.
-    by_coins: the probability of its own fresh coins by which a record takes part until it has had
-      its turns (or a bound on it), if it does. Its rounds may then be charged as those of their
-      samples as well, or as releases of a record that takes part for certain, with what `amplified`
-      has beyond as many pairs.
-    alone: the sampling as of which all rounds are charged where those of some release are fewer
-      than the turns; None: as they are.
-    whole: counted events -> of these turns, those of epochs that happened in full, at least.
+      of a ledger mark the start of an epoch. Epochs whose pairs differ, and are not ordered
+      (`Family.severity`), are refused. Outside epochs, all such pairs count.
+    by_coins: the probability of a record's own fresh coins (or a bound on it), if it takes part by
+      them until it has had its turns. Its rounds may then also be charged as those of their
+      samples, or as releases of a record that takes part for certain, together with the pairs of
+      `amplified` if these are more.
+    alone: the sampling by which all rounds are charged if some release has fewer rounds than a
+      record has turns. None: they are charged as they are.
+    whole: counted events -> a lower bound on these turns in epochs that happened in full.
   """
 
   sampler: Hashable
@@ -119,16 +119,16 @@ class Turns(NamedTuple):
 
 
 class Pattern(NamedTuple):
-  """What a sampling promises of a record's rounds in a run.
+  """What a sampling promises about the rounds of a run that a record takes part in.
 
   Attributes:
-    separation: any two are at least so far apart.
-    most: how many there are at most.
-    epoch: the rounds of an epoch.
-    per_epoch: how many there are at most in an epoch.
-    skipped: how many rounds of its first epoch were before the run. Where the rounds' samplings
+    separation: any two of a record's rounds are at least this many rounds apart.
+    most: the largest number of its rounds.
+    epoch: the number of rounds in an epoch.
+    per_epoch: the largest number of its rounds in an epoch.
+    skipped: how many rounds of the first epoch were before the run. Where the rounds' samplings
       have `starts_epoch`, accounting finds it.
-    open_rounds: in each of so many first rounds some record may take part.
+    open_rounds: in each of the first `open_rounds` rounds some record may take part.
   """
 
   separation: int
@@ -139,15 +139,15 @@ class Pattern(NamedTuple):
   open_rounds: int = 0
 
   def within(self, num_rounds: int) -> int:
-    """How many there are at most in the first rounds of the run."""
+    """The largest number of a record's rounds among the first `num_rounds` of the run."""
     epochs = -(-(num_rounds + self.skipped) // self.epoch)
     return min(self.most, -(-num_rounds // self.separation), epochs * self.per_epoch)
 
   def meeting(self, turns: int, bands: int) -> int:
-    """How many pairs there are at most, of so many, that are less than `bands` rounds apart.
+    """The most pairs, among `turns` of a record's rounds, that are less than `bands` rounds apart.
 
-    The m-th one after another is m separations later, and of another epoch than the next one if
-    those between do not fit into two (Statement 4.2).
+    The m-th round after a given one is at least m separations later. And `bands` rounds in a row
+    touch at most (bands - 2) // epoch + 2 epochs (Statement 4.2).
     """
     near = min(
       turns - 1,
@@ -166,39 +166,39 @@ def _as_they_are(event: Any, released: Pairs, relation: Relation, release: Relea
 class SamplingAnalysis(NamedTuple):
   """What accounting knows of a sampling's event.
 
-  With the defaults alone it amplifies nothing. That is true of every sampling which does not depend
+  With the defaults alone it amplifies nothing. That holds for every sampling that does not depend
   on the records' data, under zero-out and replace-one.
 
-  An event's fields `overflow_probability`, `population` and `position` are read where it has them,
-  and mean what those of `PoissonSampling` and `MinSeparationSampling` do. What is said of an event
-  may depend on all its fields but `position`, `index` and `starts_epoch`, which `Turns.most`
-  and `Turns.whole` alone read.
+  An event's fields `overflow_probability`, `population` and `position` are read where it has them.
+  They mean the same as in `PoissonSampling` and `MinSeparationSampling`. An analysis may depend on
+  all fields of an event except `position`, `index` and `starts_epoch`, which only `Turns.most` and
+  `Turns.whole` read.
 
   Attributes:
     inclusion: event -> the probability that a record is in a round's sample, which its own data do
-      not change. None: it is charged as if it were in all rounds that it can be in. So it is where
-      neither `anew` nor `fresh_coins` says that rounds are independent.
+      not change. None: it is charged as if it were in all rounds that it can be in. The same holds
+      where neither `anew` nor `fresh_coins` says that rounds are independent.
     amplified: (event, released, relation, release) -> the pairs of a record that is in the sample
-      by chance, where `released` are those of one in it for certain. It is asked only of samples
-      that hide who is in them, and of releases that protect something.
-    stays: event -> whether a record that leaves changes the rounds of nobody else, as each record's
-      follow from its own identity or coins. If not, add/remove is refused.
+      by chance, where `released` are the pairs of a record in it for certain. It is called only for
+      samples that hide who is in them, and for releases that protect something.
+    stays: event -> whether a record that leaves changes the rounds of nobody else, because each
+      record's rounds follow from its own identity or coins. If not, add/remove is refused.
     charged: (event, relation, release) -> the relations under which a record's releases are
-      charged, in the place of what `stays` decides. It raises ValueError for relations under which
-      the sampling has no analysis.
-    turns: event -> in how many of its sampler's rounds a record can be; None: in all.
-    pattern: (event, number of rounds) -> what it promises of a record's rounds in that run.
+      charged, instead of what `stays` decides. It raises ValueError for relations under which the
+      sampling has no analysis.
+    turns: event -> how many of its sampler's rounds a record can be in. None: all.
+    pattern: (event, number of rounds) -> what it promises about a record's rounds in that run.
     fresh_coins: whether each record is in each round's sample by a fresh coin of its own, all of
-      one probability. It says `anew` as well.
+      one probability. It implies `anew`.
     anew: whether each round's sample is drawn anew, whatever the samples of other rounds were.
     run_probability: event -> the probability of such a coin in the rounds of `pattern`, by which a
-      run with correlated noise is amplified; None: it is not.
-    attained: (event, whether the sample is known) -> which releases' pairs, as they are
-      charged, data sets attain in it; None: of none is that known.
-    exported: (event, charged, inner, relation) -> the event of dp_accounting, where `inner` is that
-      of a record that takes part for certain, and `charged` the pairs of this one. It is asked as
-      `amplified` is. None: it is that of those pairs.
-    not_covered: relation -> what a statement of it says that it does not cover; empty for nothing.
+      run with correlated noise is amplified. None: it is not amplified.
+    attained: (event, whether the sample is known) -> the releases whose pairs, as charged, some
+      data sets attain in it. None: none is known.
+    exported: (event, charged, inner, relation) -> the event of dp_accounting, where `inner` is the
+      event of a record that takes part for certain, and `charged` the pairs of a sampled one. It is
+      called where `amplified` is. None: it is the event of the pairs `charged`.
+    not_covered: relation -> what a statement of it lists as not covered. Empty: nothing.
   """
 
   inclusion: Callable[[Any], float] | None = None

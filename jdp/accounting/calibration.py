@@ -3,9 +3,9 @@
 Each search takes a plan, a function from the searched number to the ledger of the run. The ledger
 may hold anything: schedules, groups, local releases. Epsilon must be monotone in the number.
 
-Samples that outgrow their slots cost delta e^epsilon times their probability. So there is a largest
-epsilon that such a plan can state. A target beyond it is refused: the search would stop at the
-number for that epsilon.
+Samples that outgrow their slots add about e^epsilon times their probability to delta. So such a
+plan has a largest epsilon that it can state. A target beyond it is refused, because the search
+would stop at the number for that largest epsilon.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from jdp.ledger import Ledger, subsampled_gaussian
 # Real numbers are searched on a logarithmic scale.
 _LIMIT, _STRIDE, _STEP = math.log(1e9), math.log(4), 1e-4
 _MOST = 2**40  # the largest whole number that is tried
-_REACHED = 0.99  # the share of a target that a search should come to
+_REACHED = 0.99  # a search that ends below this share of its target is examined for overflows
 
 
 @checked
@@ -219,7 +219,7 @@ def _largest(
     return epsilon(plan(math.exp(log_x)), delta, **accounting)
 
   def surplus(log_x: float) -> float:
-    # Limited, as the root finder needs finite values.
+    # Limited because the root finder needs finite values.
     return math.log(min(max(value(log_x) / target_epsilon, 1e-3), 1e3))
 
   low = 0.0
@@ -238,7 +238,7 @@ def _largest(
         f"Expected a plan whose epsilon depends on its {what}, got one that meets {target_epsilon} "
         f"at delta={delta} with any; choose a smaller delta, or look at the plan."
       )
-  log_x = scipy.optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP
+  log_x = scipy.optimize.brentq(surplus, low, high, xtol=_STEP) - 2 * _STEP  # off by up to `_STEP`
   while surplus(log_x) > 0:  # The accountant's search over orders leaves a ripple.
     log_x -= _STEP
   if value(log_x) < _REACHED * target_epsilon:

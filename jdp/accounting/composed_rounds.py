@@ -50,12 +50,12 @@ def compose_rounds(
     rounds: with their counts, in the order in which they first happened.
     relation: add_remove, zero_out or replace_one.
     sample_known: whether the observer sees who took part.
-    capped: the second of two ways in which rounds in turns are charged, where they are. Both are
-      bounds. Rounds of a participation cap are charged as releases of a record that takes part
-      until the cap, rather than as rounds of their samples; and epochs that were cut short (see
-      `Turns.alone`) as whole ones.
-    attained: whether of rounds in turns those alone count that data sets attain: epochs that
-      happened in full, each as one of the least severe rounds.
+    capped: takes the second of two ways to charge rounds in turns. Both are bounds. In the second
+      way, rounds of a participation cap are charged as releases of a record that takes part until
+      the cap, rather than as rounds of their samples; and epochs that were cut short (see
+      `Turns.alone`) are charged as whole ones.
+    attained: whether rounds in turns count only where data sets attain them: in epochs that
+      happened in full, each of which counts as one of the least severe rounds.
 
   Raises:
     ValueError: if a round has no analysis under the relation.
@@ -102,7 +102,7 @@ def compose_rounds(
 
 
 def _shared_epochs(own: Mapping[Round, int]) -> ValueError:
-  """The error about epochs of which some rounds are of a run and others are not."""
+  """The error about epochs in which some rounds belong to a run and others do not."""
   event = next(iter(own))
   return ValueError(
     f"Expected rounds by {type(event.sampling).__name__} to be of runs with correlated noise, or "
@@ -112,7 +112,7 @@ def _shared_epochs(own: Mapping[Round, int]) -> ValueError:
 
 
 def turns_key(event: Round) -> Hashable:
-  """Equal of rounds that are charged together, as a record can be in some only; None of others."""
+  """A key shared by rounds that are charged together as a record is in only some; else None."""
   turns = sampling_analysis(event.sampling).turns(event.sampling)
   return None if turns is None else (type(event.sampling).__name__, turns.sampler)
 
@@ -124,7 +124,7 @@ def stands_alone(event: Round) -> bool:
 
 
 def _check_fields(sampling: SamplingEvent, turns: Turns) -> None:
-  """Refuses turns of which sums and slices of ledgers, which read fields alone, know nothing."""
+  """Refuses turns that sums and slices of ledgers, which read only fields, cannot recognise."""
   needed = {"starts_epoch"} if turns.of_epochs else {"position", "max_participations"}
   if not needed & sampling.__dataclass_fields__.keys():
     raise ValueError(
@@ -134,7 +134,7 @@ def _check_fields(sampling: SamplingEvent, turns: Turns) -> None:
 
 
 def _dearest_turns(*several: Turns) -> Turns:
-  """Of what the events of one sampler say of its rounds, that by which they cost the most."""
+  """The costliest combination of what the events of one sampler say about its turns."""
 
   def most(rounds: Iterable[tuple[Any, int]]) -> int:
     counted = list(rounds)
@@ -153,11 +153,11 @@ def _of_turns(
   capped: bool,
   hidden: bool,
 ) -> list[tuple[DominatingPair, int]]:
-  """The pairs of rounds of one sampler of which a record can be in some only.
+  """The pairs of rounds of one sampler of which a record can be in only some.
 
-  The most severe pairs count, as many as it has turns, of each family and of each charge (a
-  replacement, a removal). That is above every choice of its rounds. Turns are counted over the
-  whole stream; `own` are those of its rounds that are not charged as a run.
+  For each family and each charge (a replacement, a removal), the most severe pairs count, as many
+  as a record has turns. That dominates every choice of its rounds. Turns are counted over the whole
+  stream; `own` holds the rounds that are not charged as a run.
   """
   certain = turns.by_coins > 0 and capped
   items, tables = _tables(turns, own, partial(charged, certain=True) if certain else charged)
@@ -200,8 +200,8 @@ def _hidden_run(
 def _tables(
   turns: Turns, stream: Mapping[Round, int], charged: Charged
 ) -> tuple[list[tuple[DominatingPair, int]], Tables]:
-  """All pairs of the rounds; and counted, those of each charge and family."""
-  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # of what is often the same for all rounds
+  """All pairs of the rounds, in a list and in a table for each charge and family, with counts."""
+  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # a cache: rounds often have equal releases
   items: list[tuple[DominatingPair, int]] = []
   tables: Tables = defaultdict(Counter)
   for event, count in stream.items():
@@ -227,5 +227,5 @@ def _whole(
 
 
 def _ordered(pair: DominatingPair) -> DominatingPair:
-  """The pair, or one of an ordered family that it is dominated by (as Renyi divergences see it)."""
+  """The pair, or a pair of an ordered family that dominates it (by Renyi divergences)."""
   return pair.family.ordered(pair.parameters) if pair.family.ordered else pair

@@ -31,7 +31,7 @@ class Composition:
     own: for each family the parameters of its pairs, float64 [E, P], and the count of each, float64
       [E].
     overflow: sum over all rounds of the probability that a sample outgrew its capacity.
-    parts: what comes beside its own pairs. They keep what they cost, so that it is not summed up
+    parts: compositions besides its own pairs. They cache their costs, which are then not summed up
       again for every ledger that has them.
   """
 
@@ -41,7 +41,7 @@ class Composition:
 
   @functools.cached_property
   def groups(self) -> Mapping[Family, tuple[np.ndarray, np.ndarray]]:
-    """All pairs, those of its parts too, in the form of its own."""
+    """All pairs, including those of its parts, in the form of `own`."""
     if not self.parts:
       return self.own
     tables: Tables = defaultdict(Counter)
@@ -81,7 +81,7 @@ class Composition:
 
   @functools.cached_property
   def cut(self) -> float:
-    """The mass that neighbours cannot send, as float noise ends, without negligible parts."""
+    """The mass that neighbours cannot send as float noise is bounded; negligible cuts left out."""
     total = sum(part.cut for part in self.parts)
     for (family, row), count in _items(self.own):
       cut = family.cut(row)
@@ -154,9 +154,10 @@ def compose_both(first: Composition, second: Composition) -> Composition:
 
 
 def is_ordered(family: Family, table: Mapping[tuple[float, ...], int]) -> bool:
-  """Whether of any two of a family's pairs one is known to dominate the other."""
+  """Whether, of any two of these pairs of a family, one is known to dominate the other."""
   if len(table) == 1 or family.severity is None:
     return len(table) == 1
+  # Rows of equal severity, or that differ in more places than it has numbers, are not comparable.
   costs = np.array(sorted(map(_severity(family), table)))
   different = sum(len({*column}) > 1 for column in zip(*table, strict=True))
   grow = np.all(costs[1:] >= costs[:-1]) and np.all(np.any(costs[1:] > costs[:-1], axis=1))
@@ -195,16 +196,16 @@ def least_severe_pair(family: Family, table: Mapping[tuple[float, ...], int]) ->
 
 @checked
 def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee:
-  """The guarantee of all local releases that one observer saw of one unit.
+  """The guarantee of all local releases that one observer saw from one unit.
 
   Epsilons add up (and deltas, and the parts of a separated guarantee). A unit makes at most
-  `max_releases` releases, so only that many count. The most expensive ones count, part by part:
-  which of the rounds the unit took part in must not matter. Rounds of central mechanisms are not
-  counted.
+  `max_releases` releases, so only that many count. The most expensive ones count, part by part,
+  because the guarantee must hold whichever rounds the unit took part in. Rounds of central
+  mechanisms are not counted.
 
   Args:
     ledger: holds at least one `LocalRelease`.
-    observer: whose view. None: that of the only observer of local releases.
+    observer: the observer. None: the only observer of local releases.
 
   Returns:
     A `SeparatedDP` if every release is separated, a `PureDP` if none has a delta, else an
@@ -230,9 +231,9 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:
   """The pairs of the most expensive releases that a unit may make, apart from their deltas.
 
-  An (epsilon, delta)-DP release is an epsilon-DP one but for an event of probability delta (arXiv
-  1311.0776). So the releases together have these pairs, but for an event of the sum of the deltas,
-  that of `total_guarantee`.
+  An (epsilon, delta)-DP release is an epsilon-DP release except in an event of probability delta
+  (arXiv 1311.0776). So the releases together have these pairs, except in an event whose probability
+  is the sum of the deltas, that of `total_guarantee`.
   """
   table: Counter[tuple[float, ...]] = Counter()
   for release, count in releases.items():

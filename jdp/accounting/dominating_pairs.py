@@ -34,7 +34,7 @@ from jdp.accounting.registration import direct_parts, known_event, parts_of, que
 from jdp.events.queries import QueryEvent
 from jdp.guarantees import Relation
 
-_TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100
+_TINY, _LARGEST_MULTIPLIER = math.ulp(0.0), 1e100  # `_TINY` replaces a sensitivity of 0
 
 
 def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -> DominatingPair:
@@ -46,8 +46,8 @@ def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -
     declared: the relation of the round. Pure and concentrated releases are stated for it.
 
   Raises:
-    ValueError: if the query has no analysis under the relation, or is of several releases that are
-      not one.
+    ValueError: if the query has no analysis under the relation, or consists of several releases
+      that do not join into one.
   """
   pairs = release_pairs(query, relation, declared)
   if len(pairs) > 1:
@@ -61,10 +61,10 @@ def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -
 def release_pairs(
   query: QueryEvent, relation: Relation, declared: Relation
 ) -> tuple[DominatingPair, ...]:
-  """The dominating pairs of all that a query released of a record that takes part, to be composed.
+  """The pairs, to be composed, of all that a query released about a record that takes part.
 
-  Groups are pairs of all their parts; their Gaussian sums have one. Arguments and errors are those
-  of `dominating_pair`.
+  A group has the pairs of all its parts; its Gaussian sums share one pair. Arguments and errors are
+  those of `dominating_pair`.
   """
   query = known_event(query)
   analysis = query_analysis(query)
@@ -142,7 +142,7 @@ def inverse(multiplier: float) -> float:
 
 
 def real(number: int) -> float:
-  """A whole number as float64, infinity where it has none."""
+  """A whole number as float64, infinity where it is too large for one."""
   return float(number) if number < 2**1000 else math.inf
 
 

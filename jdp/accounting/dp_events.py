@@ -3,8 +3,8 @@
 A `DpEvent` knows no relation. Its noise multipliers are noise over sensitivity, for the relation
 that its accountant is told. So a ledger is exported, and an event imported, for one relation. The
 relations add_remove, zero_out and replace_one are dp_accounting's ADD_OR_REMOVE_ONE,
-REPLACE_SPECIAL and REPLACE_ONE. Under REPLACE_ONE, its `PLDAccountant` alone doubles the
-sensitivity once more. What it says of an export is an upper bound there.
+REPLACE_SPECIAL and REPLACE_ONE. Under REPLACE_ONE, only its `PLDAccountant` doubles the sensitivity
+once more, so its result for an export is an upper bound.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ class Export(NamedTuple):
     overflow_probability: the sum over all rounds of the probability that a sample outgrew its
       capacity. A `DpEvent` has no place for it. At epsilon, add `(1 + e^epsilon)` times it to the
       delta that dp_accounting computes.
-    cut: what noise that ends adds to delta (statement 5.5 of `docs/theory/float_noise.md`), for
-      which a `DpEvent` has no place either. It is 0 for noise of .19 of the sensitivity or more.
+    cut: what bounded float noise adds to delta (statement 5.5 of `docs/theory/float_noise.md`). A
+      `DpEvent` has no place for it. It is 0 for noise of .19 of the sensitivity or more.
   """
 
   event: "DpEvent"
@@ -54,11 +54,11 @@ def to_dp_event(
   """What one observer saw, under one relation, as a `dp_accounting.DpEvent`.
 
   Rounds keep their order, and equal ones in a row become a `SelfComposedDpEvent`. Grouped sums are
-  exported as what they are analysed as: one Gaussian, or several releases. Pure and local releases
-  are exported as randomised response of two values, of which every epsilon-DP mechanism is a
-  post-processing. Rounds by epochs or in turns, and those with correlated noise, have no
+  exported in the form in which they are analysed: one Gaussian, or several releases. Pure and local
+  releases are exported as randomised response of two values, since every epsilon-DP mechanism
+  post-processes it. Rounds by epochs or in turns, and those with correlated noise, have no
   `DpEvent`. They come last, as the releases that their epochs, turns or runs cost under the
-  relation. A sample that the observer sees has none either, and counts as one of all records.
+  relation. A sample that the observer sees has no `DpEvent` either, and counts as all records.
 
   Args:
     ledger: what was done.
@@ -72,8 +72,8 @@ def to_dp_event(
     ImportError: if dp_accounting is not installed.
     ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`) or a
       local release has a delta. Also if the relation is not replace_one and there is a pure
-      release, local release or randomised response (but for one with a uniform answer of null
-      records, under zero_out). Only then does dp_accounting mean by its event what jdp does.
+      release, local release or randomised response (except one with a uniform answer of null
+      records, under zero_out): dp_accounting's event then means something else than jdp's.
 
   >>> from jdp import ledger
   >>> run = ledger.subsampled_gaussian(
@@ -118,14 +118,14 @@ def from_dp_event(
   unit: Unit | str = Unit.USER,
   observer: Observer | str = Observer.MODEL,
 ) -> Ledger:
-  """The ledger of what a `dp_accounting.DpEvent` says, its noise multipliers taken for `relation`.
+  """The ledger of a `dp_accounting.DpEvent`, its noise multipliers taken for `relation`.
 
   An event that is not sampled becomes a Poisson sample of probability 1. Several events of one
   sample become `GroupedSums`. `to_dp_event` of the result, for the same relation, gives back an
-  equal event (up to rounding). Only compositions within compositions are flattened.
+  equal event, except for rounding and for compositions within compositions, which are flattened.
 
   Args:
-    event: any but those named in the error below.
+    event: any event except those named in the error below.
     relation: add_remove, zero_out or replace_one.
     unit: what one record is.
     observer: who sees the releases.

@@ -6,15 +6,15 @@ are numbered and argued in `docs/theory/float_noise.md`:
 
 * 5.1: rounding leaks nothing.
 * 5.2: the noise is near real noise, within a relative 5e-7. This rests on measurement.
-* 5.3: every cell of the grid has its probability, but for a factor of exp(+-e). For a noise of b,
+* 5.3: every cell of the grid has its probability up to a factor of exp(+-e). For a noise of b,
 
     e = 1.5e-6 |b| / g,
     root mean square of e over the noise: 1.5e-6 sigma / g,    largest e: at most 22 times that.
 
 * 5.4: a random shift changes none of this. Float noise goes through `jdp.numerics.dither` before it
   is released, with g = sigma / 16.
-* 5.5: draws end, at `LARGEST_NORMAL` and `LARGEST_LAPLACE`. `gaussian_cut` and `laplace_cut` are
-  the mass of reports that a neighbour cannot send.
+* 5.5: draws are bounded by `LARGEST_NORMAL` and `LARGEST_LAPLACE`. `gaussian_cut` and `laplace_cut`
+  are the mass of reports that a neighbour cannot send.
 
 `grid_surcharge` adds e up over coordinates.
 """
@@ -34,17 +34,17 @@ _LARGEST_DRAW = 22  # |b| / sigma
 TAIL = 2.5e-15
 """What the tails of one coordinate's noise add to a delta, for each of 1 and e^epsilon."""
 NEGLIGIBLE = 1e-30
-"""A cut below this is not charged, and pure differential privacy is said."""
+"""A cut below this is not charged, and the release is called purely differentially private."""
 # Relative errors of the length of PrivUnit's Y, and errors of its inner product with the input.
 _RADIAL, _ALONG = 1e-6, 1e-5
 _ROUNDED = 1e-5  # more than float32 moves the ends of the draws by
 
 
 def gaussian_cut(noise_multiplier: float) -> float:
-  """The mass of a Gaussian release that a neighbour cannot send, as its noise ends.
+  """The mass of a Gaussian release that a neighbour cannot send because float noise is bounded.
 
-  At most exp(-(T - 1/z)^2 / 2) + 1e-50 with T = `LARGEST_NORMAL`, by statement 5.5. A statement for
-  real noise at a delta holds for float noise at that much more.
+  It is at most exp(-(T - 1/z)^2 / 2) + 1e-50 with T = `LARGEST_NORMAL`, by statement 5.5. A
+  statement for real noise at some delta holds for float noise at delta plus this mass.
 
   >>> [f"{gaussian_cut(z):.0e}" for z in (0.05, 0.1, 0.2, 1.0)]
   ['1e+00', '2e-12', '8e-34', '1e-50']
@@ -54,7 +54,7 @@ def gaussian_cut(noise_multiplier: float) -> float:
 
 
 def laplace_cut(epsilon: float) -> float:
-  """The mass of a Laplace release that a neighbour cannot send; of epsilon = sensitivity / scale.
+  """The mass of a Laplace release that a neighbour cannot send. epsilon = sensitivity / scale.
 
   >>> [f"{laplace_cut(epsilon):.0e}" for epsilon in (1.0, 86.0, 150.0, 200.0)]
   ['1e-67', '8e-31', '5e-03', '1e+00']
@@ -79,7 +79,7 @@ def delta_of_real_noise(noise_multiplier: float, delta: float) -> float:
 
 
 def check_laplace(epsilon: float) -> None:
-  """Refuses a Laplace release of which a neighbour cannot send more than `NEGLIGIBLE`."""
+  """Refuses a Laplace release if a mass above `NEGLIGIBLE` cannot come from a neighbour."""
   largest = math.floor(LARGEST_LAPLACE + math.log(NEGLIGIBLE))
   if not epsilon <= largest:
     raise ValueError(
@@ -115,10 +115,10 @@ def check_spacing(spacing: float, noise: float | None) -> None:
 def grid_surcharge(
   spacing: float, stddev: float, dim: int, delta: float, *, large: bool = False
 ) -> float:
-  """An upper bound of what epsilon rises by when independent float noise is released on a grid.
+  """An upper bound on the rise of epsilon when independent float noise is released on a grid.
 
-  Statement 5.3 of `docs/theory/float_noise.md` says why. A coordinate has a log-ratio of
-  probabilities, float noise against real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev /
+  Statement 5.3 of `docs/theory/float_noise.md` says why. Each coordinate has a log-ratio of its
+  probabilities under float and real noise. Its root mean square is v^(1/2) = 1.5e-6 stddev /
   spacing. It is at most M = 22 v^(1/2), and its mean is at most v. By Bernstein's inequality d of
   them add up to more than
 
@@ -132,10 +132,10 @@ def grid_surcharge(
   Gaussian noise.
 
   Args:
-    spacing: of the grid, at least 1/16 of the stddev. Coarser ones than the stddev count as that.
-    stddev: of the noise on a coordinate, > 0.
+    spacing: the grid's, at least 1/16 of the stddev. A spacing above the stddev counts as it.
+    stddev: the standard deviation of the noise on a coordinate, > 0.
     dim: the number of coordinates released.
-    delta: of the sum's tail, in (0, 1).
+    delta: the probability of the sum's tail, in (0, 1).
     large: whether results may exceed 2^16 spacings.
 
   Returns:
@@ -156,14 +156,14 @@ def grid_surcharge(
 
 
 def cap_surcharge(spacing: float, dim: int, delta: float) -> float:
-  """An upper bound of what epsilon rises by when PrivUnit is released by float32 noise.
+  """An upper bound on the rise of epsilon when PrivUnit is released by float32 noise.
 
   Formal guarantee: `priv_unit` and `priv_unit_g`, epsilon-DP for real numbers, are (epsilon + r, (1
   + e^(epsilon + r)) (delta + dim `TAIL`))-DP on the machine, with r the result (statement 5.6 of
   `docs/theory/float_noise.md`).
 
   Args:
-    spacing: of the dither, in standard deviations of the noise: 1/64, or less where a cap is small.
+    spacing: the dither's, in standard deviations of the noise: 1/64, or less where a cap is small.
     dim: the dimension.
     delta: in (0, 1).
 
@@ -176,7 +176,7 @@ def cap_surcharge(spacing: float, dim: int, delta: float) -> float:
 
 
 def _sum_of_cells(error: float, dim: int, delta: float) -> float:
-  """What the cells of `dim` coordinates with a root mean square error add up to, but for delta."""
+  """A bound on the sum of `dim` errors of cells, of this root mean square; it fails with delta."""
   largest, variance, nats = _LARGEST_DRAW * error, dim * error**2, -math.log(delta)
   # The certain bound is the smaller one in few dimensions, Bernstein's in many.
   return min(dim * largest, variance + math.sqrt(2 * variance * nats) + 2 * largest * nats / 3)

@@ -31,7 +31,7 @@ class Observed(NamedTuple):
 
   Attributes:
     rounds: the pairs of all rounds.
-    guarantee: of a unit's local releases together, by basic composition. None without any.
+    guarantee: that of a unit's local releases together, by basic composition. None without any.
     releases: the pairs of a unit's local releases, apart from their deltas. None without any.
     has_caps: whether `observed` has another bound with `capped`.
   """
@@ -48,20 +48,20 @@ class Observed(NamedTuple):
 
   @property
   def delta(self) -> float:
-    """The probability of the event apart from which local releases have their pairs."""
+    """The probability of the event outside which local releases have their pairs."""
     return 0.0 if self.guarantee is None else self.guarantee.delta
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stretch:
-  """Rounds of a ledger's block that stand alone, of one scope. It stands for them as one event.
+  """One event that stands for the rounds of one scope, in a ledger's block, that stand alone.
 
   Attributes:
-    rounds: with their counts.
-    relation: that they declare.
-    unit: that they protect.
+    rounds: these rounds, with their counts.
+    relation: the relation that they declare.
+    unit: the unit that they protect.
     observer: who sees them.
-    adaptive: how many were chosen from earlier releases.
+    adaptive: how many of them were chosen from earlier releases.
   """
 
   rounds: Counter[Round]
@@ -72,11 +72,11 @@ class Stretch:
 
   @functools.cached_property
   def composed(self) -> Callable[..., Composition]:
-    """`compose_rounds` of them. What it returned is kept."""
+    """`compose_rounds` of these rounds. Its results are cached."""
     return functools.cache(functools.partial(compose_rounds, self.rounds))
 
 
-# Of each block, with the number of analyses and rules when its events were read.
+# Each block's items, with the number of registered analyses and rules when its events were read.
 _ITEMS: weakref.WeakKeyDictionary[Block, tuple[int, tuple[tuple[Event | Stretch, int], ...]]] = (
   weakref.WeakKeyDictionary()
 )

@@ -43,13 +43,13 @@ def rdp_profile(composed: Composition) -> PrivacyProfile:
   Large epsilons have their best order near 1, ordinary ones between 2 and 50, tiny ones in the
   hundreds or thousands.
 
-  At a delta of the distance in total variation, epsilon is 0. Orders alone would jump there. As a
-  supremum of P(E) - e^epsilon Q(E) over events E, delta is convex in e^epsilon. So from half the
-  distance on, the chord to epsilon = 0 is a bound too.
+  At a delta equal to the distance in total variation, epsilon is 0. Orders alone would jump there.
+  As a supremum of P(E) - e^epsilon Q(E) over events E, delta is convex in e^epsilon. So from half
+  the distance on, the chord to epsilon = 0 is a bound too.
   """
   curve = functools.cache(composed.rdp)
   distance = total_variation(float(curve(_GRID)[0]))
-  # The vertex is at another order for every ledger, where parts have kept nothing.
+  # Every ledger's vertex is at another order, for which parts have nothing cached.
   least = functools.partial(_least_over_orders, curve, with_vertex=not composed.parts)
 
   half = distance / 2

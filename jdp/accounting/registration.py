@@ -1,9 +1,9 @@
 """The registry of analyses: what is known of an event is found here by its type, and nowhere else.
 
-jdp's own events are registered by the same calls as a stranger's, each in the file that defines its
-analysis (`jdp.accounting.queries`, `jdp.accounting.samplings`). An event that costs what a known
-one does has a rule instead. Everything that asks what a ledger holds looks at the known event in
-its place (`known_entries`).
+jdp's own events are registered by the same calls as events from outside, each in the file that
+defines its analysis (`jdp.accounting.queries`, `jdp.accounting.samplings`). An event that costs as
+much as a known event has a rule instead. Everything that asks what a ledger holds looks at the
+known event in its place (`known_entries`).
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _READ_BY_LEDGERS = {
   "index": math.nan,
   "max_participations": None,
 }
-"""Fields by which ledgers are added and sliced, and what a missing one counts as: nan as none."""
+"""Fields by which ledgers are added and sliced, and what a missing field counts as (nan: none)."""
 
 
 @checked
@@ -47,10 +47,10 @@ def charge_as(event_type: type, rule: Callable[[Any], Any]) -> None:
 
   Args:
     event_type: made by `jdp.events.register`, or `register_sampling`.
-    rule: event -> the event that it costs as much as, of a query or a sampling as it is. That one's
-      type has an analysis, or a rule. Ask nothing else in it, and change nothing. Where that one
-      has `starts_epoch`, `position`, `index` or a `max_participations`, so has the event, as fields
-      of equal values: ledgers are added and sliced by what their own events say.
+    rule: event -> the event that it costs as much as, of the same kind (query or sampling), whose
+      type has an analysis or a rule. It must depend on the event alone, and change nothing. If the
+      result has `starts_epoch`, `position`, `index` or a `max_participations`, the event has equal
+      fields: ledgers are added and sliced by what their own events say.
 
   Raises:
     ValueError: if the type was not registered, or has an analysis or a rule.
@@ -73,11 +73,11 @@ one by jdp.events.register or register_sampling.
 def register_query(event_type: type, analysis: QueryAnalysis) -> None:
   """Makes ledgers that hold a query's event accountable, by mathematics of its own.
 
-  This is the public call for code outside the package. Where the event costs what a known one does,
+  This is the public call for code outside the package. If the event costs as much as a known event,
   `charge_as` says so in a line.
 
   Args:
-    event_type: of a query's event. It was made by `jdp.events.register`.
+    event_type: the type of a query's event, made by `jdp.events.register`.
     analysis: what one release costs, and whether a sample may hide who is in it.
 
   Raises:
@@ -145,7 +145,7 @@ def query_analysis(query: QueryEvent) -> QueryAnalysis:
   >>> [query_analysis(query).protects for query in (GaussianSum(1.0, 2.0), NonPrivate())]
   [True, False]
   """
-  if (found := _QUERIES.get(type(query))) is None:  # of this very type: a subclass may differ
+  if (found := _QUERIES.get(type(query))) is None:  # its exact type: a subclass may differ
     raise ValueError(
       f"Expected a query that has an analysis, got {type(query).__name__}; record it as a "
       "PureRelease or ConcentratedRelease of what it costs, or as NonPrivate."
@@ -184,7 +184,7 @@ def parts_of(query: QueryEvent) -> Iterator[tuple[QueryEvent, QueryAnalysis]]:
 
 
 def direct_parts(query: QueryEvent, analysis: QueryAnalysis) -> tuple[QueryEvent, ...]:
-  """The events that a query of several releases is of.
+  """The events that a query of several releases consists of.
 
   Raises:
     ValueError: if there is none.
@@ -209,7 +209,7 @@ def protects(query: QueryEvent) -> bool:
 
 
 def composed_by(query: QueryEvent) -> Composed | None:
-  """What rounds of the query are charged by, if they are not charged one by one.
+  """The function that charges rounds of the query together; None if they are charged one by one.
 
   Raises:
     ValueError: if it does not charge all parts of a group.
@@ -226,17 +226,17 @@ def composed_by(query: QueryEvent) -> Composed | None:
 
 
 def num_registered() -> int:
-  """How many analyses and rules there are. It grows."""
+  """How many analyses and rules there are. It only grows, so caches compare it."""
   return len(_QUERIES) + len(_SAMPLINGS) + len(_RULES)
 
 
 def known_entries(entries: Iterable[tuple[E, int]]) -> Iterable[tuple[E, int]]:
-  """Counted events, each as the one that it costs as much as."""
+  """Counted events, each replaced by the known event that it costs as much as."""
   return ((known_event(event), count) for event, count in entries) if _RULES else entries
 
 
 def known_event(event: Any) -> Any:
-  """The event that it costs as much as; the same is done to the events that it holds."""
+  """The known event that an event costs as much as; so too for the events that it holds."""
   if not _RULES:
     return event
   event = _applied(event) if type(event) in _RULES else event

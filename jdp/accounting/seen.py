@@ -19,10 +19,10 @@ class Seen(NamedTuple):
   """What one epsilon is about.
 
   Attributes:
-    rounds: that the observer saw, each with its count.
+    rounds: the rounds that the observer saw, each with its count.
     releases: the local releases that it saw, each with its count.
-    others: what else was among the entries, and stands for several rounds.
-    relation: to analyse them under.
+    others: the other entries, each of which stands for several rounds.
+    relation: the relation to analyse them under.
     sample_known: whether the observer sees who takes part in the rounds: the server does, and
       whoever sees reports of users.
   """
@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 
 def split(entries: Iterable[tuple[Any, int]]) -> Split:
-  """Tells the two kinds of events apart that a ledger holds, and what stands for several."""
+  """Splits entries into a ledger's two kinds of events, and what stands for several events."""
   found = Split([], [], [])
   for event, count in entries:
     if isinstance(event, Round):
@@ -66,12 +66,12 @@ def events_seen(
       released without protection costs the same under all. Its relation is ignored if anything else
       is there.
     observer: the observer asked for. None: the only one there is.
-    adaptive: whether events may have been chosen from what earlier ones released. What adds them up
-      is then not a guarantee by itself.
+    adaptive: whether events may have been chosen from what earlier ones released. The sum of their
+      costs is then no guarantee by itself.
 
   Raises:
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different
-      units. Also if events were chosen adaptively, and may not.
+      units. Also if events were chosen adaptively, and `adaptive` is false.
   """
   return seen_among(ledger.entries, relation, observer, adaptive=adaptive)
 
@@ -112,7 +112,7 @@ def seen_among(
 
 
 def refuse_adaptive(events: Iterable[Any]) -> None:
-  """Refuses events of which the sum of the costs is not a guarantee."""
+  """Refuses adaptive events: the sum of their costs is not a guarantee."""
   if number := sum(int(event.adaptive) for event in events):
     raise ValueError(
       "Expected events whose sampling and noise were fixed before the run, got "

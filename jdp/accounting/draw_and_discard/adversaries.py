@@ -81,10 +81,10 @@ def internal_threat(epsilon: float, num_instances: int, **reports: Any) -> State
   """Adversary II, who sees the k instances but not which one was drawn (Section 4.3).
 
   The instances are seen before and after an update too. The guarantee is adversary I's, because
-  what is seen is computed from the report without the data. Nothing less is true while instances
-  may be equal: the loss is then that of a report whose pre-image is known. "At any time" includes
-  instances that others made from the report. So for one coordinate, neighbours differ in that
-  coordinate alone.
+  what is seen is computed from the report without the data. No smaller epsilon holds while
+  instances may be equal: the loss is then that of a report whose pre-image is known. "At any time"
+  includes instances that others made from the report. So for one coordinate, neighbours differ in
+  that coordinate alone.
 
   Args:
     epsilon: The epsilon of each coordinate of one report, seen alone.
@@ -190,7 +190,7 @@ class InternalRatios(NamedTuple):
   """Log-likelihood ratios of released models, seen by adversary II (`internal_ratios`).
 
   Attributes:
-    joint: The whole gradient against the whole other one. Shape `[...]`, float64.
+    joint: The whole gradient against the other whole gradient. Shape `[...]`, float64.
     coordinates: The gradient against itself with one coordinate replaced. Shape `[..., d]`,
       float64.
     alone: The same for an adversary who sees that coordinate alone. Shape `[..., d]`, float64. It
@@ -212,11 +212,11 @@ def internal_ratios(
 
       (1/k) sum_i prod_c Lap(released_c - instance_ic + move_c).
 
-  The weights of the candidate pre-images i come from all coordinates together, also where one
-  coordinate alone is changed. Many coordinates tell the pre-image. The loss is then nearly that of
-  a report whose pre-image is known.
+  The weights of the candidate pre-images i come from all coordinates together, even where only one
+  coordinate is changed. Many coordinates together reveal the pre-image. The loss is then nearly
+  that of a report whose pre-image is known.
 
-  What changes bounds every |loss|, whatever the instances:
+  The change bounds every |loss|, whatever the instances:
 
   * |joint| is at most sum_c |move_c - other_c| / scale;
   * |coordinates| and |alone| are at most |move_c - other_c| / scale, which is at most the epsilon

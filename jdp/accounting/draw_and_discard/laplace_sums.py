@@ -1,9 +1,10 @@
-"""Sums of Laplace noise: what n draws hide of a shift, at once and over iterations.
+"""Sums of Laplace noise: how well n draws hide a shift, at once and over iterations.
 
 All lengths are in units of the noise's scale. One draw hides a shift of s with epsilon = s. The
-distribution of the sum S is a mixture of Gammas with non-negative weights, accurate however far out
-(Statement 3.2 of `docs/theory/later_updates.md`). The hockey stick delta(e) = sup_A P(S + s in A) -
-e^e P(S in A) is reached by a half-line, and both directions cost the same (Statement 3.3).
+distribution of the sum S is a mixture of Gammas with non-negative weights, which stays accurate in
+the far tail (Statement 3.2 of `docs/theory/later_updates.md`). The hockey stick delta(e) = sup_A
+P(S + s in A) - e^e P(S in A) is attained by a half-line, and both directions cost the same
+(Statement 3.3).
 Iterations are steps that move two states no further apart (arXiv 1808.06651, Statement 3.5).
 """
 
@@ -20,9 +21,9 @@ from numpy.typing import ArrayLike
 from jdp import _validate
 from jdp.accounting.renyi.conversions import IMPROVED
 
-_HUGE = 1e150
+_HUGE = 1e150  # stands for infinity in a search
 _LOG_TINY = -700.0  # e^-700: what is smaller counts as zero
-MOST_DRAWS = 2**14
+MOST_DRAWS = 2**14  # more draws count as this many
 _MOST_DIMENSIONS = 1e15  # a larger dimension costs as much as infinity, to 15 digits
 _LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # of order - 1, where the best one is looked for
 
@@ -33,7 +34,7 @@ def hockey_stick(draws: int, shift: float, epsilon: float) -> float:
   It is the hockey-stick divergence between S + shift and S, of Statement 3.3.
   The result is exact up to rounding. Wherever it is at least 1e-200, its relative error is below
   1e-8 for up to 10,000 draws. Where it is smaller, it is an upper bound or zero. More than 2^14
-  draws count as so many. That is an upper bound: noise that is added later hides no less.
+  draws count as 2^14. That is an upper bound, since additional noise hides no less.
 
   Args:
     draws: The number n of variables. At least 1.
@@ -126,7 +127,7 @@ def iterated_rdp(draws: int, shift: float, dimension: float, orders: ArrayLike) 
 def rdp_delta(rdp: Callable[[np.ndarray], np.ndarray], epsilon: float) -> float:
   """A delta at `epsilon` from a curve of Renyi divergences: the least over all real orders.
 
-  Every order's bound holds, so a search that stopped early would still be right.
+  Every order's bound holds, so even a search that stops early returns a valid one.
   """
   return float(np.exp(np.minimum(0.0, _least(IMPROVED.log_delta, rdp, epsilon))))
 
@@ -207,7 +208,7 @@ class _Terms(NamedTuple):
   log_tails: np.ndarray
 
 
-# The same few numbers of draws come again at every epsilon of a search.
+# The same few numbers of draws recur at every epsilon of a search.
 @functools.lru_cache(maxsize=1024)
 def _terms(draws: int) -> _Terms:
   """The terms of the sum of `draws` variables."""

@@ -1,7 +1,7 @@
 """The privacy of one noisy model update after later ones (arXiv 1807.04369, Section 4.4).
 
 Every update adds Laplace noise of the same scale to every coordinate. Steps that decrease are
-covered by "any" alone, which does without later noise. On one instance's line of descent the noises
+covered only by "any", which does not use later noise. On one instance's line of descent the noises
 of later updates pile up over a user's own. How much that hides depends on what those updates do to
 a difference. On the server's clock the line may also have died out: `snapshot_epsilon` combines the
 two.
@@ -9,8 +9,9 @@ two.
 All epsilons are guarantees for one report. Neighbours differ in `coordinates` coordinates of its
 gradient. They differ neither in the model it started from nor in what later clients hold.
 
-One coordinate of gradients that differ anywhere is another matter. Later updates mix coordinates,
-and epsilon does not bound what that one shows (see `jdp.accounting.draw_and_discard.one_update`).
+Gradients that differ anywhere, seen in one coordinate, are another matter. Later updates mix
+coordinates, so epsilon does not bound what that one coordinate shows (see
+`jdp.accounting.draw_and_discard.one_update`).
 """
 
 import enum
@@ -136,10 +137,10 @@ def snapshot_epsilon(
 
   The observer sees the instances once. The server's coins do not depend on data. Given them, the
   user's data reaches what is seen only through the stem of its line, with n further updates
-  (`lineage.updates_along_line`). Without descent it does not reach it at all.
+  (`lineage.updates_along_line`). Without descent the data does not reach it at all.
 
-  The hockey-stick divergence is jointly convex. So that of a mixture whose weights are the same on
-  both sides is at most the mixture of the components'. Hence
+  The hockey-stick divergence is jointly convex. So the divergence of two mixtures with the same
+  weights is at most the mixture of the components' divergences. Hence
 
       delta(e) <= sum_n P(an instance seen descends, stem of n updates) delta_n(e),
 
@@ -175,7 +176,7 @@ def snapshot_epsilon(
   delta_after = _delta_after(epsilon, later, coordinates, dimension)
   # Longer stems count as MOST_DRAWS updates: more hide no less, and their sums are not computed.
   weights = np.append(weights[: laplace_sums.MOST_DRAWS], weights[laplace_sums.MOST_DRAWS :].sum())
-  # Components that are rarer count in full, as if delta_n were 1. Together they cost 1e-9 delta.
+  # Rare components count in full, as if delta_n were 1. Together they cost at most 1e-9 delta.
   is_likely = weights > 1e-9 * delta / weights.size
   likely, unlikely = np.flatnonzero(is_likely), math.fsum(weights[~is_likely])
 

@@ -78,7 +78,7 @@ def probability_gone(num_instances: int, updates: float) -> float:
 
 @checked
 def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np.ndarray:
-  """The distribution of the further updates that hide one user's update from a later observer.
+  """The distribution of the number of updates that hide one user's update from a later observer.
 
   The observer sees `seen` instances, T server updates later. The lines of the instances that
   descend from the user's update share a stem. It runs from that update to their last common
@@ -90,9 +90,9 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
   that case the two meet, and the stem ends there. The user's update lies on each line with
   probability 1/k, since its slot is uniform and independent of all that follows.
 
-  The code carries E[1{a lines are left} number of them whose stem has n updates so far], a linear
-  recursion. For one instance seen it is solved by the binomial distribution: given descent, n ~
-  Bin(T, 1/k). For more instances it takes time proportional to T.
+  For each a and n, the code tracks the expected number of lines whose stem has n updates so far,
+  counted while a lines remain: a linear recursion. For one instance seen, the binomial distribution
+  solves it: given descent, n ~ Bin(T, 1/k). For more instances it takes time proportional to T.
 
   Args:
     num_instances: The number k of instances. At least 1.
@@ -101,10 +101,10 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
     seen: The number of instances seen. From 1 to k. They are chosen independently of their history.
 
   Returns:
-    For each n = 0, 1, ... the probability that some instance seen descends from the user's update,
-    and the stem has n further updates. Shape `[n]`, float64. Counts beyond 12 standard deviations
-    and 50 are left out. Together they are rarer than 1e-20. The sum is 1/k for one instance, and
-    1 - `probability_gone` for all.
+    For each n = 0, 1, ... the probability that some instance seen descends from the user's update
+    and that the stem has n further updates. Shape `[n]`, float64. Values of n that exceed the mean
+    T/k by more than 12 standard deviations and 50 are left out. Together their probability is below
+    1e-20. The sum is 1/k for one instance, and 1 - `probability_gone` for all.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -144,12 +144,13 @@ def updates_along_line(num_instances: int, updates: int, *, seen: int = 1) -> np
 def _one_update_back(lines: np.ndarray, k: int) -> np.ndarray:
   """The expected numbers of lines [a - 1, n], one server update earlier."""
   a = np.arange(1.0, len(lines) + 1)[:, None]
-  # An update on a given line alone makes its stem longer; any two lines may meet.
+  # An update lengthens a given line's stem if it overwrites that line's end (1/k) and is drawn from
+  # none of the other a - 1 lines. Any two of the a lines may meet.
   extended, meeting = (k - a + 1) / k**2, a * (a - 1) / k**2
   earlier = (1 - extended - meeting) * lines
   earlier[:, 1:] += (extended * lines)[:, :-1]
-  earlier[:-1] += ((a - 1) * (a - 2) / k**2 * lines)[1:]  # two others met
-  # The line that two became has a new stem, of no updates so far.
+  earlier[:-1] += ((a - 1) * (a - 2) / k**2 * lines)[1:]  # two other lines met
+  # The line into which two lines merge has a new stem, with no updates so far.
   earlier[:-1, 0] += (meeting[:, 0] * lines.sum(axis=1) / a[:, 0])[1:]
   return earlier
 
@@ -160,7 +161,7 @@ def instance_variance(
 ) -> float:
   """The expected sample variance (ddof=1) of one weight over the k instances.
 
-  It is computed after `updates` server updates that add noise of variance s2 alone (arXiv
+  It is computed after `updates` server updates that add only noise, of variance s2 (arXiv
   1807.04369, Theorem 3.1). An update overwrites its own pre-image with probability 1/k, which adds
   s2/k on average. An update that overwrites another instance adds (s2 - 2V/(k-1))/k. So V becomes
   (1 - 2/k^2) V + s2/k on average, whose fixed point is k s2 / 2. From any other start the gap

@@ -5,7 +5,7 @@ average gradient g has coordinates in [-c, c] (Algorithm 1). Neighbours are two 
 update. The model it starts from is the same.
 
 * *Per coordinate*: either neighbours differ in one coordinate, or they differ anywhere and one
-  coordinate of the releases is seen alone. Releases are reports less their pre-images.
+  coordinate of the releases is seen alone. Releases are reports minus their pre-images.
 * *Per user*: neighbours differ anywhere, and all released coordinates are seen together.
 
 The second case per coordinate fails for an observer who sees a model that others made from a
@@ -38,9 +38,9 @@ _MOST_COORDINATES = 2**53
 def noise_scale(epsilon: float, norm: float, step: float) -> float:
   """The Laplace scale 2 norm eta / epsilon of every coordinate of an update.
 
-  `norm` decides what is epsilon-DP. With `norm` = c, the bound of each coordinate of g, every
-  coordinate is (Algorithm 1). With `norm` an L1 bound of the whole of g, the whole update is: two
-  such gradients are at most 2 norm apart in L1.
+  `norm` decides what is epsilon-DP. If `norm` = c, the bound of each coordinate of g, then every
+  coordinate is epsilon-DP (Algorithm 1). If `norm` bounds the L1 norm of g, then the whole update
+  is epsilon-DP: two such gradients are at most 2 norm apart in L1.
 
   >>> noise_scale(1.0, 0.1, 0.5), noise_scale(1.0, 20.0, 0.5)
   (0.1, 20.0)
@@ -69,7 +69,7 @@ def joint_epsilon(
     epsilon: The epsilon of each coordinate seen alone.
     coordinates: The number of released coordinates that depend on the data.
     clip: c > 0.
-    l1_norm: A bound that is known for the L1 norm of these coordinates of g. Infinity means none.
+    l1_norm: A known bound on the L1 norm of these coordinates of g. Infinity means none.
 
   Raises:
     ValueError: if an argument is out of range or NaN.
@@ -89,7 +89,7 @@ def joint_epsilon(
 def _finite(name: str, value: float) -> float:
   """A product of finite numbers, refused where it overflows.
 
-  What is computed from infinity would be NaN.
+  Later computations would turn infinity into NaN.
   """
   if not value < math.inf:
     raise ValueError(f"Expected a finite {name}, got {value}; choose less extreme parameters.")
@@ -116,20 +116,20 @@ def channel_guarantee(
   Without a delta epsilons add up. With one, the result is the smaller of that sum and the epsilon
   of the composed Renyi divergences (reports * sum_j f(v_j)). Here f is the divergence of one
   Laplace draw (`laplace_rdp`). f is convex and the shifts v_j, at most epsilon each, add up to at
-  most `joint_epsilon`. So the worst v has whole epsilons and one rest.
+  most `joint_epsilon`. So the worst v has as many shifts of epsilon as fit, and one of the rest.
 
-  With Gaussian noise, coordinate j is shifted by w_j times 2c, where |w_j| <= 1. That costs what
-  one release with the noise multiplier of (epsilon, delta) divided by ||w||_2 costs. The squares of
-  reports add up. ||w||_2^2 is at most min(sum |w_j|, (`l2_norm` / c)^2), and sum |w_j| is at most
-  `joint_epsilon` / epsilon. The result is exact for the worst w.
+  With Gaussian noise, coordinate j is shifted by w_j times 2c, where |w_j| <= 1. That costs as much
+  as one release with the noise multiplier of (epsilon, delta) divided by ||w||_2. The squares
+  ||w||_2^2 of several reports add up. ||w||_2^2 is at most min(sum |w_j|, (`l2_norm` / c)^2), and
+  sum |w_j| is at most `joint_epsilon` / epsilon. The result is exact for the worst w.
 
   Args:
     epsilon: The epsilon of each coordinate of one report, seen alone. For Gaussian noise, it holds
       at `delta`.
     coordinates: As for `joint_epsilon`. So are `clip` and `l1_norm`.
     clip: The bound c on each coordinate of g.
-    l1_norm: A bound of the L1 norm of g. Infinity means none that is known.
-    l2_norm: A bound of its L2 norm. Infinity means none that is known.
+    l1_norm: A bound on the L1 norm of g. Infinity means that none is known.
+    l2_norm: A bound on its L2 norm. Infinity means that none is known.
     reports: How many updates the user sends at most.
     delta: The delta of the guarantee. It lies in [0, 1], or in (0, 1) for Gaussian noise.
     noise: "laplace" or "gaussian".

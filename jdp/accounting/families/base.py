@@ -1,4 +1,4 @@
-"""What accounting knows of a family of dominating pairs: all of it in one value.
+"""Everything that accounting knows about a family of dominating pairs, in one value.
 
 A dominating pair is a pair of output distributions that dominates what a round can do to
 neighbours. A family holds such pairs by their parameters, for example "Gaussian sum of a Poisson
@@ -22,12 +22,12 @@ FIXED_SIZE, KNOWN, POISSON = "a fixed-size sample", "a known sample", "a Poisson
 
 
 class Charge(NamedTuple):
-  """What loss distributions one pair is composed of.
+  """The loss distributions that stand for one dominating pair in a composition.
 
   Attributes:
-    pairs: that are composed.
-    multiplier: of a Gaussian release that is composed as well. 0: losses are too large for this
-      accountant.
+    pairs: the loss distributions.
+    multiplier: the noise multiplier of a Gaussian release that is composed as well. 0: losses are
+      too large for this accountant.
     margin: log of a bound on the factor by which the Gaussian's distribution is off.
   """
 
@@ -45,12 +45,12 @@ def unbounded(parameters: np.ndarray) -> np.ndarray:
 
 
 def starts_with_zero(row: Row) -> bool:
-  """Whether the loss is always zero, of families whose first number is a distance or a share."""
+  """Whether the loss is always zero, for families whose first number is a distance or a share."""
   return row[0] == 0
 
 
 def always_symmetric(row: Row, attained: bool) -> bool:
-  """Of families whose pairs have the same losses in both directions."""
+  """For families whose pairs have the same losses in both directions."""
   return True
 
 
@@ -58,7 +58,7 @@ def always_symmetric(row: Row, attained: bool) -> bool:
 class Family:
   """A family of dominating pairs, each given by P numbers, its row.
 
-  A family that gives the first four alone is composed by its divergences, in every accountant.
+  A family with the first four attributes alone is composed by its divergences in every accountant.
 
   Attributes:
     name: as it is called in messages.
@@ -66,38 +66,38 @@ class Family:
       both directions.
     max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
       where there is none.
-    severity: row -> a number, or a tuple of some. Of two pairs, one of which all these numbers are
-      at least those of the other dominates it, for every accountant. Other pairs are not compared.
-      Nor are rows that have the same severity, or differ in more places than it has numbers. None:
-      the family is not ordered.
-    ordered: row -> a pair of an ordered family which dominates this one, by divergences.
-    loss: (row, removed, attained) -> the loss distribution in one direction; `attained`: of data
-      sets that exist, rather than one that dominates all. None if losses are too large. The family
-      has no `loss` if its pairs are known by their divergences alone.
+    severity: row -> a number or a tuple of numbers. A pair all of whose numbers are at least those
+      of another pair dominates it, for every accountant. Other pairs are not compared. Nor are rows
+      that have the same severity, or differ in more places than it has numbers. None: the family
+      is not ordered.
+    ordered: row -> a pair of an ordered family that dominates this pair, by divergences.
+    loss: (row, removed, attained) -> the loss distribution in one direction. If `attained`, it is
+      that of existing data sets; else it dominates those of all. None if losses are too large. The
+      family has no `loss` if its pairs are known by their divergences alone.
     charge: (row, attained) -> what the pair is composed of, where that is not its `loss`; else
       None.
-    merged: (parameters, counts, attained) -> fewer pairs that dominate all of them together; of
-      pairs that are attained, ones that they dominate.
-    is_free: row -> whether the loss is always zero. Unless stated, never.
-    is_symmetric: (row, attained) -> whether both directions have the same losses. Unless stated,
-      never: each is then asked for.
-    exposed: row -> the probability with which nothing is hidden of a record.
+    merged: (parameters, counts, attained) -> fewer pairs that dominate all of them together; if
+      `attained`, fewer pairs that they dominate.
+    is_free: row -> whether the loss is always zero. Default: never.
+    is_symmetric: (row, attained) -> whether both directions have the same losses. Default: never,
+      so both are computed.
+    exposed: row -> the probability that nothing about a record is hidden.
     hides_nothing: whether it has no protection at all, whatever is sampled.
-    multiplier: row -> the noise multiplier, if the pair is that of a Gaussian release of a record
-      that takes part for certain, and of nothing else, whatever other numbers the row has. It then
-      stands for the whole pair in groups and in truncated samples.
+    multiplier: row -> the noise multiplier, if the pair is exactly that of one Gaussian release of
+      a record that takes part for certain, whatever other numbers the row has. It then stands for
+      the whole pair in groups and in truncated samples.
     sampled: (how, q, row) -> the pair of such a release, if a sample that hides who is in it has
       released nothing else.
-    in_bins: (row, rounds, taken) -> what a record is charged for each of the rounds that it is in,
-      of an epoch of such releases of which it is in so many.
-    capped: (row, q, most, rounds) -> the pair of a run of such releases, of which a record is in at
-      most so many, by coins of probability q until then.
+    in_bins: (row, rounds, taken) -> what a record is charged for each round that it is in, in an
+      epoch of `rounds` such releases of which it is in `taken`.
+    capped: (row, q, most, rounds) -> the pair of a run of `rounds` such releases. A record is in at
+      most `most` of them, by coins of probability q until then.
     in_group: (row, size) -> the pair of a group of records, each in the sample by its own coin.
     is_sum: whether a null record contributes what an absent one does.
     may_hide: whether a sample can hide who is in it.
     is_published: whether the moments accountant takes it, as published.
-    cut: row -> the mass that a neighbour cannot send, as float noise ends.
-    exported: (row, relation, the package dp_accounting) -> the event there.
+    cut: row -> the mass that a neighbour cannot send because float noise is bounded.
+    exported: (row, relation, the package dp_accounting) -> that package's event.
   """
 
   name: str
@@ -139,7 +139,7 @@ def loss_of(pair: DominatingPair, removed: bool, attained: bool) -> Pair | None:
 
 
 def charge_of(pair: DominatingPair, *, removed: bool, attained: bool) -> Charge | None:
-  """What loss distributions a pair is composed of; None if only its divergences are known."""
+  """The loss distributions that stand for a pair; None if only its divergences are known."""
   family, row = pair
   if family.charge is not None and (found := family.charge(row, attained)) is not None:
     return found

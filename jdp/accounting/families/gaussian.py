@@ -1,4 +1,4 @@
-"""Gaussian releases: of samples, of the bins of an epoch, of groups.
+"""Gaussian releases of samples, of the bins of an epoch, and of groups.
 
 All have rows that begin with what is sampled, and the noise multiplier z.
 """
@@ -21,7 +21,7 @@ from jdp.accounting.renyi.replaced_gaussian import rdp_replaced_gaussian
 from jdp.guarantees import Relation
 
 _LEAST_MULTIPLIER = 1e-3
-_MOST_SAMPLED, _MOST_PROBABILITIES = 256, 16  # of a composition: each takes a millisecond
+_MOST_SAMPLED, _MOST_PROBABILITIES = 256, 16  # in one composition: each pair takes a millisecond
 
 
 def _is_tame(row: Row) -> bool:
@@ -37,7 +37,7 @@ def _is_free(row: Row) -> bool:
 
 
 def _charge(row: Row, attained: bool) -> Charge | None:
-  """Any number of unsampled Gaussians is one."""
+  """Unsampled Gaussians need no loss distribution: together they are one Gaussian."""
   return Charge(multiplier=row[1]) if row[0] == 1 and row[1] > 0 else None
 
 
@@ -58,6 +58,7 @@ def _merged(
     cell = _cells(rows[:, 0], _MOST_PROBABILITIES)
   most = _MOST_SAMPLED // min(len(values), _MOST_PROBABILITIES)
   _, cell = np.unique(cell * most + _cells(rows[:, 1], most), return_inverse=True)
+  # Each cell's bound: the largest q with the least z; if attained, the least q with the largest z.
   merged = np.tile((1.0, 0.0) if attained else (0.0, np.inf), (cell.max() + 1, 1))
   (np.minimum if attained else np.maximum).at(merged[:, 0], cell, rows[:, 0])
   (np.maximum if attained else np.minimum).at(merged[:, 1], cell, rows[:, 1])
@@ -68,8 +69,9 @@ def _merged(
 
 
 def _cells(values: np.ndarray, number: int) -> np.ndarray:
-  """In which of so many cells of a geometric lattice each value > 0 lies."""
+  """The cell, from 0 to `number` - 1, in which each value > 0 lies on a geometric lattice."""
   place = np.log(values / values.min())
+  # 1e-9 in case all values are equal; 1e-6 keeps the largest value in the last cell.
   return np.floor(place / max(place.max(), 1e-9) * (number - 1e-6)).astype(int)
 
 
@@ -127,7 +129,7 @@ def _fixed_size_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 
 
 FIXED_SIZE_GAUSSIAN = Family(
-  # (share of the population, z of a replaced record, z of the one in question)
+  # (share of the population, z of a replaced record, z of the record in question)
   "Gaussian sum of a fixed-size sample",
   lambda parameters, orders: np.minimum(
     rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
@@ -158,7 +160,8 @@ REPLACED_GAUSSIAN = Family(
 
 def _truncated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
   q, z, full, share, z_replaced, null = row
-  if attained:  # all other records null: they take its place, and show nothing
+  # All other records are null: they take its place, and show nothing. 1e-9: rounded down.
+  if attained:
     return _loss((((1 - full) * q + full * share) * (1 - 1e-9), z), removed, attained)
   if not _is_tame(row):
     return None
@@ -183,12 +186,12 @@ TRUNCATED_GAUSSIAN = Family(
   loss=_truncated_loss,
   is_free=base.starts_with_zero,
   exposed=_exposed,
-  cut=lambda row: gaussian_cut(row[1] / 2),  # one record comes and another goes
+  cut=lambda row: gaussian_cut(row[1] / 2),  # one record comes and one goes: twice as far
 )
 
 
 def _is_seen(row: Row) -> bool:
-  """Whether a part of an epoch is charged what its rounds cost that the record is in."""
+  """Whether part of an epoch is charged as if the observer saw which rounds the record is in."""
   return row[0] == row[1] or row[2] < random_allocation.LEAST_MULTIPLIER
 
 
@@ -208,9 +211,9 @@ def _allocated_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 
 
 ALLOCATED_GAUSSIAN = Family(
-  # (rounds of the epoch, of which a record is in so many, z of each): one that it is in
+  # (rounds of the epoch, rounds that a record is in, z of each): the pair of one that it is in
   "Gaussian sums of an epoch's bins",
-  # By divergences they cost what these rounds do: divergences are jointly quasi-convex.
+  # By divergences it costs an unsampled release: divergences are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
   base.unbounded,
   lambda row: -row[2],
@@ -230,7 +233,7 @@ def _capped_charge(row: Row, attained: bool) -> Charge | None:
 
 
 CAPPED_GAUSSIAN = Family(
-  # (q, z, most rounds of a record, rounds); by divergences it costs as many unsampled releases
+  # (q, z, most rounds of a record, rounds); by divergences it costs that many unsampled releases
   "Gaussian sums of Poisson samples with a cap",
   lambda parameters, orders: rdp_of_pairs(
     np.ones(len(parameters)), parameters[:, 1] / np.sqrt(parameters[:, 2]), orders

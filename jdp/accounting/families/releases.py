@@ -37,7 +37,7 @@ LAPLACE = Family(
 
 
 def _response_exported(name: str, row: Row, relation: Relation, dp: Any) -> Any:
-  """dp_accounting's randomised response means what jdp's does under replace-one only."""
+  """dp_accounting's randomised response means the same as jdp's only under replace-one."""
   if relation is not Relation.REPLACE_ONE:
     raise ValueError(
       f"Expected relation replace_one to export {name}, got {relation}; leave that event out."
@@ -81,7 +81,7 @@ def _null_exported(row: Row, relation: Relation, dp: Any) -> Any:
 
 
 NULL_RESPONSE = Family(
-  "randomized response of a null record",  # as RANDOMIZED_RESPONSE: against a uniform answer
+  "randomized response of a null record",  # rows as RANDOMIZED_RESPONSE; against a uniform answer
   # A uniform answer mixes those of all values, so two values have no smaller divergence.
   _response_rdp,
   lambda parameters: closed_forms.null_response_epsilon(parameters[:, 0], parameters[:, 1]),

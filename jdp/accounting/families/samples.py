@@ -1,17 +1,17 @@
 """Dominating pairs of all that one sample released about a record that is in it by chance.
 
-Let (P, Q) be the pair of all releases of one sample together, of a record that takes part for
-certain, and q the probability that it does. Q is also what a record that sits out shows. The pairs
-of a sampled record are those of Statements 2.1, 2.3 and 2.8 in `docs/theory/amplification.md`:
+Let (P, Q) be the pair of all releases of one sample together, for a record that takes part for
+certain, and q the probability of taking part. Q is also what a record that sits out shows. A
+sampled record has the pairs of Statements 2.1, 2.3 and 2.8 in `docs/theory/amplification.md`:
 
-* `POISSON`: (1 - q) Q + q P against Q for a removal, the reverse for an addition. Of several
-  releases it is not the composition of a pair for each: they share one coin.
-* `FIXED_SIZE`: with losses above 0 as of that removal, and below 0 as of that addition.
+* `POISSON`: (1 - q) Q + q P against Q for a removal, the reverse for an addition. For several
+  releases it is not the composition of one such pair each, because they share one coin.
+* `FIXED_SIZE`: its losses above 0 are those of the removal, below 0 those of the addition.
 * `KNOWN`: the observer sees who takes part. A coin of probability q is shown, and with it what
   (P, Q) shows, or nothing.
 
-Parameters are q and those of the releases, one after another. Divergences are exact at whole orders
-of `KNOWN` and `POISSON`. In between, (a - 1) times the divergence of order a lies below its chord.
+The parameters are q, then those of each release. Divergences are exact at whole orders of `KNOWN`
+and `POISSON`. In between, (a - 1) times the divergence of order a lies below its chord.
 """
 
 import functools
@@ -31,7 +31,7 @@ from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 from jdp.guarantees import Relation
 
-# The bound of the whole stands where a sum has too many terms, or too large ones.
+# Where a sum has too many terms, or too large ones, the cost without sampling is the bound.
 _MAX_ORDER, _LARGEST = 2**10, 1e290
 
 
@@ -50,7 +50,7 @@ def sampled_pair(how: str, q: float, released: Sequence[DominatingPair]) -> Domi
 
 
 def is_bare(released: Sequence[DominatingPair]) -> bool:
-  """Whether nothing is hidden of a record in the sample."""
+  """Whether nothing about a record in the sample is hidden."""
   return any(family.hides_nothing for family, _ in released)
 
 
@@ -64,8 +64,8 @@ def hidden_pairs(
 ) -> tuple[DominatingPair, ...]:
   """The pairs of a record in a sample that hides who is in it.
 
-  What it cannot hide costs what it does if the sample is seen, or under add/remove, where that
-  shows who is there, what it costs unsampled.
+  Releases for which it cannot hide that cost what they cost if the sample is seen. Under
+  add/remove, where a seen sample shows who is there, they cost what they cost unsampled.
 
   Args:
     how: `POISSON` or `FIXED_SIZE`.
@@ -83,7 +83,7 @@ def hidden_pairs(
 
 @functools.lru_cache(maxsize=1024)
 def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
-  """The family of samples of such releases."""
+  """The family of samples whose releases have pairs of these families, with these row lengths."""
   starts = np.cumsum([1, *(number for _, number in parts)])
   columns = [slice(*ends) for ends in itertools.pairwise(starts.tolist())]
 
@@ -107,7 +107,8 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
       found = np.minimum(whole, hidden)
       found = np.minimum(found, closed_forms.pure(max_loss(parameters), orders))
     free = (q[:, None] == 0) | (whole == 0)
-    return np.where(free, 0.0, np.maximum(found, np.finfo(float).tiny))  # NaN stays
+    # What is not free must not underflow to 0. NaN stays.
+    return np.where(free, 0.0, np.maximum(found, np.finfo(float).tiny))
 
   severity = None
   if len(parts) == 1 and (of_part := parts[0][0].severity):
@@ -116,7 +117,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
       return parameters[0], *np.ravel(of_part(parameters[1:])).tolist()
 
   def releases(row: Row) -> list[DominatingPair]:
-    """What was released of a record in the sample."""
+    """The pairs of what was released about a record in the sample."""
     return [
       DominatingPair(part, tuple(row[at])) for (part, _), at in zip(parts, columns, strict=True)
     ]
@@ -139,7 +140,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
   def exported(row: Row, relation: Relation, dp: Any) -> Any:
     inner = exported_together(releases(row), relation, dp)
-    # There is none of a sample that is seen: it is exported as if all records took part.
+    # A sample that is seen has no event there: it is exported as if all records took part.
     return dp.PoissonSampledDpEvent(float(row[0]), inner) if how == base.POISSON else inner
 
   families = [part for part, _ in parts]
@@ -159,7 +160,7 @@ def _family(how: str, parts: tuple[tuple[Family, int], ...]) -> Family:
 
 
 def exported_together(pairs: Sequence[DominatingPair], relation: Relation, dp: Any) -> Any:
-  """The event of dp_accounting of what one sample released."""
+  """The dp_accounting event of everything that one sample released."""
   events = []
   for family, row in pairs:
     if family.exported is None:
@@ -183,7 +184,7 @@ def _hidden_rdp(
     parameters: [E, P].
     whole_rdp: (parameters, orders [A]) -> the divergences [E, A] of what was released.
     orders: [A].
-    factor: of the sum over k in Statement 2.10: 1, or 2 for samples of fixed size.
+    factor: the factor of the sum over k in Statement 2.10: 1, or 2 for samples of fixed size.
   """
   low, high = np.floor(orders), np.ceil(orders)
   whole = np.unique(np.concatenate([[1.0], low, high]))

@@ -1,4 +1,4 @@
-"""The share of the sphere that a cap is, for `jdp.accounting.local.priv_unit`, in logarithms."""
+"""The share of the sphere in a cap, for `jdp.accounting.local.priv_unit`, in logarithms."""
 
 import math
 from typing import Any
@@ -8,12 +8,12 @@ import scipy
 
 
 def gamma_of(log_height: Any) -> Any:
-  """gamma of a cap of this log h."""
+  """The gamma of a cap with this log h."""
   return -np.expm1(log_height + math.log(2))
 
 
 def log_height_of(gamma: float) -> float:
-  """log h of a cap of this gamma."""
+  """The log h of a cap with this gamma."""
   return np.log1p(-gamma) - math.log(2)
 
 
@@ -37,8 +37,8 @@ def log_share(dim: int, gamma, log_height) -> tuple[np.ndarray, np.ndarray]:
   Args:
     dim: The dimension d. At least 2.
     gamma: The height of the cap's rim. Any shape.
-    log_height: log((1-gamma)/2), of the same shape as gamma. It is read where gamma > 1/2, as it is
-      the accurate one of the two there. Elsewhere gamma is read.
+    log_height: log((1-gamma)/2), of the same shape as gamma. It is read where gamma > 1/2, where it
+      is the more accurate of the two. Elsewhere gamma is read.
 
   Returns:
     (log q, log q/f), float64: relative errors below 1e-13 for q/f - 1 and 1e-13 for log q.

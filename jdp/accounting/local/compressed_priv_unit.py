@@ -1,9 +1,9 @@
-"""Closed forms of PrivUnit's report as the number of a candidate.
+"""Closed forms of PrivUnit's report when it is sent as the number of a candidate.
 
 N candidates are independent and uniform on the sphere. A cap of share q holds K ~ Bin(N, q) of
 them. Whoever knows all candidates sees one of N numbers. The distribution of that number has a
-threshold j and a ratio R = e^epsilon. With probability N / (N + (R-1) j) it is uniform. Else it is
-that of a candidate in the cap with probability min(K, j) / j, and of one outside otherwise. So
+threshold j and a ratio R = e^epsilon. With probability N / (N + (R-1) j) the number is uniform.
+Else it is that of a candidate in the cap with probability min(K, j) / j, or of one outside it. So
 
     pi(K) = (K + (R-1) min(K, j)) / (N + (R-1) j)
 
@@ -24,7 +24,7 @@ from jdp.accounting.local.priv_unit import Cap, cap_of, optimal_cap
 from jdp.accounting.local.threshold import MIN_EPSILON
 
 MAX_BITS = 30
-_MAX_EPSILON = 100.0  # far above what so many bits are enough for
+_MAX_EPSILON = 100.0  # far above the epsilons for which 30 bits are enough
 # The margin below the epsilon asked for, as in `priv_unit`.
 _SAFETY = 5e-10
 # By default the squared error is at most this much larger than that of PrivUnit at the same
@@ -36,11 +36,11 @@ class IndexLaw(NamedTuple):
   """The distribution of the number that is sent.
 
   Attributes:
-    cap: of PrivUnit, whose distribution the candidate of that number has. Its epsilon is what a
-      report costs against an observer who does not know the other candidates.
+    cap: the cap of PrivUnit, whose report has the distribution of the candidate sent. Its epsilon
+      is what a report costs against an observer who does not know the other candidates.
     num_candidates: N.
     threshold: j.
-    epsilon: log R, what a report costs against one who knows them all.
+    epsilon: log R, what a report costs against an observer who knows all candidates.
   """
 
   cap: Cap
@@ -56,7 +56,7 @@ class IndexLaw(NamedTuple):
 
 @checked
 def compress(cap: Cap, num_candidates: int) -> IndexLaw:
-  """The distribution of least epsilon whose candidate has that of PrivUnit (Statement 9.3).
+  """The law of least epsilon whose candidate is distributed as PrivUnit's report (Statement 9.3).
 
   Args:
     cap: the constants of PrivUnit.
@@ -84,7 +84,7 @@ def compress(cap: Cap, num_candidates: int) -> IndexLaw:
 
 @checked
 def best_law(dim: int, epsilon: float, num_candidates: int) -> IndexLaw:
-  """The distribution of least squared error at epsilon, over all caps.
+  """The law of least squared error at epsilon, over all caps.
 
   Args:
     dim: the dimension d. From 2 to 1e9.
@@ -142,10 +142,10 @@ def shortest_law(dim: int, epsilon: float) -> IndexLaw:
 
 @checked
 def information(cap: Cap) -> float:
-  """The bits that a report of PrivUnit tells of a uniform input: no code of it is shorter.
+  """The bits that a report of PrivUnit tells about a uniform input: no code for it is shorter.
 
   It is the divergence of the report's distribution from the uniform one, in bits. The expected
-  length of any code is at least this, also if both sides share randomness (P. Harsha, R. Jain,
+  length of any code is at least this, even if both sides share randomness (P. Harsha, R. Jain,
   D. McAllester, J. Radhakrishnan, "The communication complexity of correlation", IEEE Trans. Inf.
   Theory 56(1), 2010).
 
@@ -159,7 +159,7 @@ def information(cap: Cap) -> float:
 
 
 def _largest_share(n: int, q: float, epsilon: float) -> tuple[int, float]:
-  """The threshold with the largest E pi(K) for a cap of share q, and that."""
+  """The threshold with the largest E pi(K) for a cap of share q, and that mean."""
   surplus = math.expm1(epsilon)
 
   def share(j: int) -> float:
@@ -170,7 +170,7 @@ def _largest_share(n: int, q: float, epsilon: float) -> tuple[int, float]:
 
 
 def _least_threshold(n: int, q: float, target: Callable[[int], float]) -> int:
-  """The least j >= 1 with P(K > j) <= target(j), of which the two sides cross once."""
+  """The least j >= 1 with P(K > j) <= target(j), whose two sides cross only once."""
   low, high = 1, n
   while low < high:
     j = (low + high) // 2

@@ -164,7 +164,7 @@ def widest_cap(dim: int, epsilon: float, p: float) -> Cap:
 def published_cap(dim: int, epsilon0: float, epsilon1: float) -> Cap:
   """The paper's choice: p = expit(epsilon0), gamma from its sufficient conditions for epsilon1.
 
-  gamma is the larger one that conditions (a) and (b) of arXiv 1812.00984, Section 4.1.1, allow:
+  gamma is the largest that condition (a) or (b) of arXiv 1812.00984, Section 4.1.1, allows:
 
       (a) gamma <= tanh(epsilon1/2) sqrt(pi / (2(d-1)))
       (b) epsilon1 >= log(d)/2 + log 6 - (d-1)/2 log(1-gamma^2) + log gamma, gamma >= sqrt(2/d)

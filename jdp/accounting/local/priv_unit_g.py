@@ -33,8 +33,8 @@ class GaussianCap(NamedTuple):
   """A half-space and the probability of drawing from it: all of PrivUnitG, in every dimension.
 
   Attributes:
-    gamma: The least <v, u> of the half-space's points, for noise of stddev 1. It is the paper's
-      gamma times sqrt(d).
+    gamma: The threshold: the half-space is <v, u> >= gamma, in units in which the noise has stddev
+      1. It is the paper's gamma times sqrt(d).
     p: the probability of drawing from the half-space.
     logit_p: log(p / (1-p)).
     log_q: log of the half-space's probability, Phi(-gamma).

@@ -160,8 +160,8 @@ def log_probability(dim: int, count: np.ndarray) -> np.ndarray:
   """log P(N = count), to an absolute 1e-13 sqrt(d / 1e6) near the middle.
 
   The formula is that of C. Loader, "Fast and accurate computation of binomial probabilities"
-  (2000). It uses the deviance, and what Stirling's formula leaves. A difference of lgamma would
-  lose 1e-9 at d = 1e6.
+  (2000). It uses the deviance, and the remainder of Stirling's formula. A difference of lgamma
+  would lose 1e-9 at d = 1e6.
   """
   count = np.asarray(count, float)
   x = (2 * count - dim) / dim

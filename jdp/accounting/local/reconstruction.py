@@ -82,7 +82,7 @@ def log_success(log_guess: float, epsilon: float, *, delta: float = 0.0) -> floa
 
   Args:
     log_guess: Log of the largest chance of success of a guess from the prior. At most 0.
-    epsilon: of everything that the attacker saw of the target, >= 0. It may be infinite.
+    epsilon: the cost of everything that the attacker saw of the target, >= 0. It may be infinite.
     delta: in [0, 1].
 
   Raises:
@@ -188,13 +188,13 @@ def closest_alpha(
 
   Args:
     dim: The dimension k. From 2 to 1e9.
-    epsilon: of everything that the attacker saw, in [0, 1e150].
+    epsilon: the cost of everything that the attacker saw, in [0, 1e150].
     probability: in (0, 1).
     density_ratio: rho_0 >= 1.
 
   Returns:
-    alpha in (0, sqrt 2]. It is sqrt 2 also where still farther reconstructions have no more than
-    this probability.
+    alpha in (0, sqrt 2]. It is sqrt 2 even where reconstructions that are farther off also have at
+    most this probability.
 
   Raises:
     ValueError: if an argument is out of range.

@@ -119,7 +119,7 @@ class RelativeGrid(NamedTuple):
     levels: the k + 1 levels, from 0 and min_value up to max_value. Those above 0 are in geometric
       progression.
     log_lie_probability: log of k / (e^epsilon + k), the probability of another level.
-    estimates: of each level, (level - b)/A.
+    estimates: the estimate for each level, (level - b)/A.
   """
 
   epsilon: float

@@ -20,10 +20,10 @@ divergence of these two. They are mirror images, so both directions cost the sam
 
 The probability of a clone is
 
-* of any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q +
-  Q') / 2;
-* of k-ary randomised response, r = 2 / (e^epsilon_0 + 1). There even R(x'') >= (R(x) + R(x')) /
-  (e^epsilon_0 + 1), as no output is the likelier one of two inputs.
+* for any randomiser, r = e^-epsilon_0: R(x'') >= e^-epsilon_0 (R(x) + R(x')) / 2 = e^-epsilon_0 (Q
+  + Q') / 2;
+* for k-ary randomised response, r = 2 / (e^epsilon_0 + 1). There even R(x'') >= (R(x) + R(x')) /
+  (e^epsilon_0 + 1), because no output has the higher probability under both inputs.
 
 arXiv 2208.04591 had stated the second r for every randomiser. Its erratum withdraws that.
 """
@@ -37,15 +37,15 @@ import scipy
 from jdp import _validate
 from jdp._arguments import checked
 
-# Numbers of clones beyond which e^-80 of the mass lies are not summed over. That mass is added to
-# delta.
+# The two tails of the number of clones, of mass e^-80 each, are not summed over. Their mass is
+# added to delta.
 _LOG_TAIL = 80.0
-_MAX_GROUPS = 4096  # of numbers of clones, for the sum over them
+_MAX_GROUPS = 4096  # groups of numbers of clones that are summed over
 _MOST_REPORTS = 10**9  # these have nearly a million likely numbers of clones
 _ROUNDING = 1e-10  # relative error allowed for in the binomial tails
 _TOLERANCE = 1e-9  # of a search in epsilon
 _MAX_EPSILON = 500.0  # e^epsilon is finite; no number of reports amplifies so much
-_TINY = 1e-300
+_TINY = 1e-300  # keeps logarithms finite at delta = 0
 
 _CLONES = {
   "any": lambda epsilon: math.exp(-epsilon),
@@ -67,8 +67,8 @@ def shuffled_delta(
 
   Args:
     local_epsilon: epsilon_0 of one report, in [0, 500]. It is pure DP under replace-one.
-    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9, as others
-      only help.
+    num_reports: n, the number of reports, a public constant. More than 1e9 count as 1e9, because
+      further reports only help.
     epsilon: >= 0.
     randomizer: "any", or "randomized_response" (of any number of values), for which more is proved.
 
@@ -94,7 +94,7 @@ def shuffled_delta(
   least = np.ceil(share * (clones + 1))
   half = scipy.stats.binom(clones, 0.5)
   above, at = half.sf(least - 1), half.pmf(least - 1)
-  # The hockey-stick divergence of that event: a term at its border, less one of the tail beyond.
+  # The hockey-stick divergence of that event: a term at its border, minus one for the tail beyond.
   gain = -math.expm1(epsilon - local_epsilon) * float(scipy.special.expit(local_epsilon)) * at
   lost = math.expm1(epsilon) * above
   found = float(mass @ (np.maximum(gain - lost, 0) + _ROUNDING * (gain + lost)))
@@ -147,8 +147,8 @@ def shuffled_epsilon(
 def _clones(others: int, probability: float) -> tuple[np.ndarray, np.ndarray]:
   """Numbers of clones and their probabilities: all but 2 e^-_LOG_TAIL of the mass.
 
-  The range follows from Bernstein's inequality. Many numbers are taken in groups, each for its
-  smallest. A clone less never hides better, as an observer of the counts could add one.
+  The range follows from Bernstein's inequality. Long ranges are cut into groups, each counted as
+  its smallest number. Fewer clones never hide better: an observer of the counts could add one.
   """
   mean, variance = others * probability, others * probability * (1 - probability)
   reach = _LOG_TAIL / 3 + math.sqrt((_LOG_TAIL / 3) ** 2 + 2 * _LOG_TAIL * variance)

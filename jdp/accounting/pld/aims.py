@@ -1,11 +1,11 @@
 """What a plan aims at, by sketches of the losses: the saddle point, and what is rare.
 
-* Losses so large that a run has one with less than a small share of delta count as infinite. Where
-  losses have long tails (a small sampling probability), no tilt would be right for them all.
+* Losses count as infinite if they are so large that a run has one with a probability below a small
+  share of delta. With long tails (a small sampling probability), no tilt would suit all losses.
 * The saddle point: with K the log of E e^(tilt L) under P, summed over all losses, delta at eps is
-  about e^(K - tilt eps) / (tilt (1 + tilt) sd sqrt(2 pi)) where K' = eps. Weighted by e^(tilt L),
-  losses near eps are the likely ones, so that a transform's rounding errors are small against
-  delta, not against 1 (arXiv 2208.09595).
+  about e^(K - tilt eps) / (tilt (1 + tilt) sd sqrt(2 pi)) where K' = eps. Weights e^(tilt L) make
+  losses near eps the likely ones, so that a transform's rounding errors are small compared with
+  delta, not with 1 (arXiv 2208.09595).
 * The spacing: from the lower to the upper measure a loss's variance grows by spacing^2 / 2 or so,
   which moves eps by (1 + tilt) / 2 times as much.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from jdp.accounting.pld.discretise import sums_from
 from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, Pair
 
-RARE = 0.05  # losses, over delta and the tolerance
+RARE = 0.05  # the probability of rare losses, over delta times the tolerance
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
@@ -34,11 +34,11 @@ class Aim(NamedTuple):
   """What a plan aims at.
 
   Attributes:
-    terms: without their rare losses.
+    terms: the terms, without their rare losses.
     saddle: the tilt.
-    epsilon: that is asked for, at least about.
-    log_error: of the error in delta.
-    deviations: of the losses, as they are and tilted.
+    epsilon: the epsilon that is asked for, at least roughly.
+    log_error: log of the accepted error in delta.
+    deviations: standard deviations of the losses, untilted and tilted.
     widest: the widest spacing that is fine enough.
   """
 
@@ -51,7 +51,7 @@ class Aim(NamedTuple):
 
 
 class Moments(NamedTuple):
-  """Of the sum of all terms' losses, for each tilt: log E e^(tilt L), tilted mean and variance."""
+  """For the sum of all terms' losses, at each tilt: log E e^(tilt L), tilted mean and variance."""
 
   log: np.ndarray
   mean: np.ndarray
@@ -90,7 +90,7 @@ def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
 
 
 def _without_rare(term: Term, log_mass: float) -> Term:
-  """A term without its largest losses, of which a run has one with this probability."""
+  """A term without its largest losses. A run has one of those with this probability."""
   losses, log_p = term.pair.losses, term.pair.log_p
   above = sums_from(np.exp(log_p))
   kept = slice(max(int(np.sum(term.repeated * above > bounded_exp(log_mass))), 2))
@@ -98,7 +98,7 @@ def _without_rare(term: Term, log_mass: float) -> Term:
 
 
 def _log_of_one(terms: Sequence[Term], epsilon: float) -> float:
-  """The log of delta at eps, at least about, as one loss alone makes it."""
+  """A rough log of delta at eps, as if one loss alone had to exceed eps."""
   total = 0.0
   for (losses, log_p, *_), count in terms:
     total += count * float(np.exp(log_p) @ np.maximum(-np.expm1(epsilon - losses), 0.0))
@@ -106,7 +106,7 @@ def _log_of_one(terms: Sequence[Term], epsilon: float) -> float:
 
 
 def _loss_of_one(terms: Sequence[Term], log_delta: float) -> float:
-  """The eps at delta, at least about, as one loss alone makes it."""
+  """A rough eps at delta, as if one loss alone had to exceed eps."""
   found = [0.0]
   for (losses, log_p, *_), count in terms:
     p, q = np.exp(log_p), np.exp(np.minimum(log_p - losses, LARGEST_LOSS))
@@ -137,5 +137,5 @@ def _saddle(terms, delta, epsilon):
 
 
 def bounded_exp(value: float) -> float:
-  """e^value, of a value that is no larger than a float's."""
+  """e^value, with the value limited so that the result is a float above 0 and finite."""
   return math.exp(min(max(value, -700.0), 700.0))

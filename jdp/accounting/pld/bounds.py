@@ -1,4 +1,4 @@
-"""Hockey sticks of a composition, from below and above, and the epsilons at which they are a delta.
+"""Hockey sticks of a composition, from below and above, and the epsilon for each delta.
 
 delta(eps) is the sum over losses s > eps of p_s (1 - e^(eps - s)), p_s = tilted_s e^(log_scale -
 tilt s). The tilted masses' rounding errors have weights e^(-tilt (s - eps)) (1 - e^(eps - s)),
@@ -15,21 +15,21 @@ from jdp.accounting.pld.compose import LatticeComposition
 from jdp.accounting.pld.discretise import sums_from
 from jdp.accounting.pld.losses.pairs import UNIT
 
-_BLOCK = 100.0  # nats, whose exponentials are harmless
+_BLOCK = 100.0  # nats across a block: e^100 and e^-100 neither overflow nor underflow
 
 
 class Stick(NamedTuple):
   """A bound on delta as a function of eps.
 
-  Between points it is scale (mass - e^(eps - point) weight) + slack, mass and weight of the point
-  above, slack of the point below.
+  Between points it is scale (mass - e^(eps - point) weight) + slack, with mass and weight taken at
+  the next point up, and slack at the next point down.
 
   Attributes:
-    losses: float64 [N].
+    losses: the points, float64 [N].
     mass: sums over losses from each point on, float64 [N], times e^(tilt (centre - loss)).
     weight: the same with a further e^(point - loss).
-    slack: what errors add, or take, from each point on, float64 [N].
-    scale: what all but the slack is multiplied by.
+    slack: what errors add or subtract from each point on, float64 [N].
+    scale: the factor of everything except the slack.
     is_upper: whether it is an upper bound.
   """
 
@@ -45,11 +45,11 @@ class Stick(NamedTuple):
     return self.scale * (self.mass - self.weight) + self.slack
 
   def delta(self, epsilon: float) -> float:
-    """The bound at one eps (of upper bounds); NaN below the window."""
+    """The bound at one eps (for upper bounds only); NaN below the window."""
     return float(self.deltas(np.array([epsilon]))[0])
 
   def deltas(self, epsilons: np.ndarray) -> np.ndarray:
-    """The bounds [N] at some eps [N] (of upper bounds); NaN below the window."""
+    """The bounds [N] at some eps [N] (for upper bounds only); NaN below the window."""
     after = np.searchsorted(self.losses, epsilons, side="right")
     inside = np.minimum(after, len(self.losses) - 1)
     values = self.mass[inside] - np.exp(epsilons - self.losses[inside]) * self.weight[inside]
@@ -59,8 +59,8 @@ class Stick(NamedTuple):
   def epsilon(self, delta: float) -> float:
     """Where the bound falls to delta; infinity if it does not.
 
-    If it is never above, an upper bound falls before the window, whose begin is returned. A lower
-    one may fall anywhere before it, and minus infinity is returned.
+    If it is never above delta, an upper bound has fallen before the window, and the window's start
+    is returned. A lower bound may have fallen anywhere, and minus infinity is returned.
     """
     bound = self.at_points()
     # NaN counts on the safe side.
@@ -80,6 +80,7 @@ class Stick(NamedTuple):
 
 def upper(composition: LatticeComposition) -> Stick:
   """The hockey stick of the composition, at most; what wraps around only adds to it."""
+  # Chernoff's bound on the untilted mass above the window; 1.001 covers rounding errors.
   log_mass = composition.log_scale - composition.window.tilt * composition.losses[-1]
   beyond = composition.outside[1] * _exp(log_mass)
   return _stick(composition, 1.0, 1.001 * (composition.infinite + beyond), 0.0)
@@ -95,7 +96,8 @@ def lower(composition: LatticeComposition) -> Stick:
   losses, (tilt, *_, (step_below, step_above)) = composition.losses, composition.window
   half, above = (losses[-1] - losses) / 2, losses - losses[0]
   from_below, from_above = composition.outside
-  most = math.exp(tilt * math.log(tilt / (1 + tilt))) / (1 + tilt) if tilt else 1.0  # weight
+  # The largest weight e^(-tilt u) (1 - e^-u) over u >= 0.
+  most = math.exp(tilt * math.log(tilt / (1 + tilt))) / (1 + tilt) if tilt else 1.0
   wrapped = np.minimum(np.exp(-tilt * half), most) + np.exp(-step_below * half) * most
   wrapped = from_below * wrapped + from_above * np.exp(-step_above * above) * most
   return _stick(composition, -1.0, 0.0, -wrapped)
@@ -105,7 +107,7 @@ def _stick(composition, sign, extra, wrapped):
   tilt, losses = composition.window.tilt, composition.losses + sign * composition.rounding
   centre, number = float(losses[len(losses) // 2]), len(losses)
   spacing = float(losses[-1] - losses[0]) / (number - 1)  # as exact as the losses
-  # Long arrays are reused: these take most of an accountant's memory.
+  # Long arrays are reused, because they take most of an accountant's memory.
   decay = losses - centre
   decay = np.exp(np.multiply(decay, -tilt, out=decay), out=decay)
   values = composition.tilted * decay

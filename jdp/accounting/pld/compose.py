@@ -4,11 +4,11 @@ Each measure is tilted and scaled to mass 1, transformed, raised to its count, m
 transformed back. Indices wrap around; the mass outside the window is bounded by Chernoff's
 inequality with the measures' own moments.
 
-Rounding: a transform of n numbers errs by at most 4 UNIT log2(n) of its 2-norm (Higham, Accuracy
-and Stability of Numerical Algorithms, 2nd edition, Theorem 24.2, has 3.4 for radix 2). So each
-value X of a spectrum errs by at most e = that times sqrt(n) ||x||, a product of spectra by prod
-(|X| + e)^T - prod |X|^T, and a sum w . y of the result by ||w|| times the 2-norm of its error
-(Cauchy and Schwarz; Parseval).
+Rounding: a transform of n numbers has an error of at most 4 UNIT log2(n) times its 2-norm (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd edition, Theorem 24.2, has 3.4 for radix 2). So
+each value X of a spectrum has an error of at most e = 4 UNIT log2(n) sqrt(n) ||x||, a product of
+spectra of at most prod (|X| + e)^T - prod |X|^T, and a sum w . y of the result of at most ||w||
+times the 2-norm of its error (Cauchy and Schwarz; Parseval).
 """
 
 import math
@@ -22,7 +22,7 @@ from jdp.accounting.pld.discretise import Masses
 from jdp.accounting.pld.losses.pairs import UNIT
 from jdp.accounting.pld.plan import Window
 
-_NEGLIGIBLE = 60.0  # the log of a product that counts as an error, which is what it may be off by
+_NEGLIGIBLE = 60.0  # products below e^-60 are dropped, and counted as an error
 
 
 class LatticeComposition(NamedTuple):
@@ -30,15 +30,15 @@ class LatticeComposition(NamedTuple):
 
   Attributes:
     losses: float64 [N], equally spaced.
-    tilted: of the tilted measure, scaled to mass 1, float64 [N], with what wraps around.
+    tilted: the tilted measure, scaled to mass 1, float64 [N], including what wraps around.
     error: bound on the 2-norm of its rounding error.
-    largest_error: bound on that of each value.
+    largest_error: bound on the rounding error of each value.
     log_scale: log of the tilted measure's mass.
     rounding: bound on the rounding errors of `log_scale` and of the losses.
-    outside: bounds on the tilted mass below and above the window; at a distance x from it there is
-      at most e^(-step x) of that, with the steps of `window`.
+    outside: bounds on the tilted mass below and above the window; beyond a distance x from it there
+      is at most e^(-step x) of that, with the steps of `window`.
     infinite: bound on the mass of an infinite loss.
-    window: what it was computed for.
+    window: the window that it was computed for.
   """
 
   losses: np.ndarray
@@ -59,7 +59,7 @@ class _Spectrum(NamedTuple):
     kept: these frequencies.
     values: the product.
     log_bound: log of a bound on its magnitude, rounding errors included.
-    relative: bound on its rounding error over that.
+    relative: bound on its rounding error, divided by the bound on its magnitude.
   """
 
   kept: np.ndarray
@@ -109,7 +109,7 @@ def compose(parts: Sequence[tuple[Masses, int]], window: Window) -> LatticeCompo
 
 
 def _tilted(p, losses, window):
-  """p e^(tilt L) scaled to mass 1, and log of its mass: as tilted, and by a step more and less."""
+  """p e^(tilt L) scaled to mass 1, and log of its mass: at the tilt, a step more, a step less."""
   with np.errstate(divide="ignore"):
     log_p = np.log(p)
   below, above = window.steps
@@ -126,7 +126,8 @@ def _tilted(p, losses, window):
 
 def _times(spectrum, scaled, largest, count, size, rounding):
   """The spectrum times that of a measure to the power of its count; its index 0 is `largest`."""
-  # The largest mass there is its own transform: the rest, which is transformed, is smaller.
+  # The mass at index 0 has a constant transform. Only the rest is transformed: its smaller norm
+  # gives smaller rounding errors.
   apart, scaled[largest] = float(scaled[largest]), 0.0
   transform = apart + scipy.fft.rfft(np.roll(_folded(scaled, size), -largest))[spectrum.kept]
   error = _transform_error(size) * math.sqrt(size) * _norm(scaled) + rounding
@@ -139,7 +140,7 @@ def _times(spectrum, scaled, largest, count, size, rounding):
 
 
 def _inverse(spectrum, size):
-  """The measure of a spectrum, [size], and bounds on the 2-norm of its error and on the largest.
+  """The measure of a spectrum, [size], and bounds on its error's 2-norm and on its largest error.
 
   A value is at most the mean of its spectrum's magnitudes.
   """

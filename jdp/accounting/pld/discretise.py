@@ -1,10 +1,10 @@
 """Losses on a lattice: a pair's upper and lower measure, rounding errors on the safe side.
 
 Let the other losses of a composition be given. A pair's share in the composition's hockey stick is
-E_Q psi(e^L), with psi convex, not decreasing, and 0 at 0. So any measure may replace the pair's, of
-which all such psi have a larger mean (for the upper bound) or a smaller one; the masses need not
-add up to 1. It is enough that its hockey stick h(c) = E_Q (e^L - c)_+ is above the pair's for all c
->= 0, or below.
+E_Q psi(e^L), with psi convex, not decreasing, and 0 at 0. So a measure may replace the pair's if
+all such psi have a larger mean under it (for the upper bound) or a smaller mean (for the lower);
+the masses need not add up to 1. It is enough that its hockey stick h(c) = E_Q (e^L - c)_+ is above
+the pair's for all c >= 0, or below.
 
 * Above: each loss is split between the two points around it so that its masses under P *and* under
   Q are kept ("connect the dots", arXiv 2207.04380). What is above the lattice keeps its Q-mass at
@@ -79,8 +79,8 @@ def upper(pair: Pair, lattice: Lattice) -> Masses:
 
 def lower(pair: Pair, lattice: Lattice) -> Masses:
   """A measure that the pair dominates."""
-  # Lower by more than rounding errors, so that an atom which is on the lattice is just above its
-  # point, and stays.
+  # Shifted down by more than rounding errors, so that an atom on the lattice is just above its
+  # point, and stays there.
   slack = 8 * _rounding(lattice)
   lattice = lattice._replace(offset=lattice.offset - slack)
   points, spacing = lattice.points(), lattice.spacing
@@ -102,14 +102,14 @@ def _below_dots(stay, kept, moved, losses, spacing):
 
   Args:
     stay: masses [N] of the atoms.
-    kept: masses [N - 1] of what a cell leaves at its lower point if it is split.
-    moved: what it moves to its upper point.
-    losses: of the points, [N].
-    spacing: between them.
+    kept: the masses [N - 1] that each cell leaves at its lower point if it is split.
+    moved: the masses [N - 1] that it moves to its upper point.
+    losses: the losses of the points, [N].
+    spacing: the distance between them.
 
   Between two dots the merged loss's stick is the larger of the tangents at the dots. It is below
-  the chord by `gap` at the kink. So dots that are lowered by as much, there, have chords below the
-  stick. The stick ends in zero and begins as a line: no dot need be below these. The greatest
+  the chord by `gap` at the kink. So dots that are lowered by that much have a chord below the
+  stick. The stick ends in zero and begins as a line: no dot needs to be below these. The greatest
   convex minorant of the dots is the result's stick.
   """
   x, width = np.exp(losses), np.exp(losses[:-1]) * math.expm1(spacing)
@@ -141,10 +141,10 @@ def _below_dots(stay, kept, moved, losses, spacing):
 
 
 def _ended(lowered, height, gap, share):
-  """By how much dots are lowered if those from some index on are zero; and that index, the last one
-  at most.
+  """By how much dots are lowered if all from some index on are zero; and that index, at most the
+  last one.
 
-  The dot before it is lowered by what the gap then asks for there, as far as its own height.
+  The dot before it is lowered by what the gap then asks for there, but at most by its own height.
   """
   below = height < lowered
   end = int(np.argmax(below)) if below.any() else len(height) - 1
@@ -160,7 +160,7 @@ def _after_zero(values):
 
 
 def sums_from(values: np.ndarray) -> np.ndarray:
-  """The sums of values from each one on."""
+  """The sums of the values from each index on."""
   return np.cumsum(values[::-1])[::-1]
 
 

@@ -2,8 +2,8 @@
 
 All of it comes from sketches, and certifies nothing: a bad plan gives wide bounds, not wrong ones.
 The tilt and the spacing follow from what is asked (`aims`). The window is the narrowest one, over
-that tilt and smaller ones, outside of which is but a small share of delta by Chernoff's inequality,
-as `bounds` counts it.
+that tilt and smaller ones, that leaves only a small share of delta outside. That share is bounded
+by Chernoff's inequality, and counted as in `bounds`.
 """
 
 import math
@@ -16,18 +16,18 @@ from jdp.accounting.pld.aims import Term, aim, bounded_exp, moments
 from jdp.accounting.pld.discretise import Lattice
 from jdp.accounting.pld.losses.pairs import LARGEST_LOSS, Pair
 
-# Errors of delta, over delta and the tolerance: what is outside, rounding errors.
+# Allowed errors of delta, over delta times the tolerance: by what is outside, by rounding.
 _OUTSIDE, _ROUNDED = 2e-4, 0.2
-_TILTS = np.geomspace(1.0, 0.1, 8)  # that are tried, in units of the saddle point
+_TILTS = np.geomspace(1.0, 0.1, 8)  # the tilts that are tried, in units of the saddle point
 _ROUNDING = 1e-14  # a transform's error over its largest mass, for each loss: a guess
 _LEAST_POINTS, _MOST_POINTS = 2**14, 2**20
-_COARSER = 20.0  # times the spacing asked for, that is still of use
-_ORDINARY = 5e-4  # the tolerance of so few points
-_MOST_DIVISORS = 2**11  # of a discrete term's spacing that are tried
-_STEPPED = 2.0  # Chernoff's inequality may take from the tilt, or add, over the spacing
-_MOST_STEPS = 100.0  # of these in the tilt
-_MOST_TILTED = 1000.0  # the logarithm of the range of tilts in the window
-_LEAST_SPACING = 1e-10  # below it rounding errors of losses are felt
+_COARSER = 20.0  # a spacing up to this many times the one asked for is still useful
+_ORDINARY = 5e-4  # the tolerance for which `_LEAST_POINTS` are enough
+_MOST_DIVISORS = 2**11  # divisors of a discrete term's spacing that are tried
+_STEPPED = 2.0  # the largest step of Chernoff's inequality from the tilt, times the spacing
+_MOST_STEPS = 100.0  # the largest tilt, in such steps
+_MOST_TILTED = 1000.0  # the largest tilt times width of the window: the log range of its weights
+_LEAST_SPACING = 1e-10  # below it rounding errors of losses matter
 
 
 class Window(NamedTuple):
@@ -36,7 +36,7 @@ class Window(NamedTuple):
   Attributes:
     tilt: >= 0.
     low: the lowest loss.
-    high: the highest.
+    high: the highest loss.
     steps: what Chernoff's inequality takes from the tilt below the window, and adds above it.
   """
 
@@ -50,9 +50,9 @@ class Plan(NamedTuple):
   """Where a composition is computed.
 
   Attributes:
-    window: of the composition.
-    lattices: of each term, of one spacing.
-    epsilon: that it is for, at least about.
+    window: the window of the composition.
+    lattices: one for each term, all of one spacing.
+    epsilon: the epsilon that it is for, at least roughly.
     is_fine: whether the lattices are as fine as the tolerance asks for.
   """
 
@@ -73,9 +73,9 @@ def plan(
 
   Args:
     terms: the composition.
-    tolerance: the width of bounds on eps, relative, that the spacing aims at.
-    delta: in (0, 1), or about that at `epsilon`; None: not known.
-    epsilon: >= 0, or about that at `delta`; None: not known.
+    tolerance: the relative width of the bounds on eps that the spacing aims at.
+    delta: in (0, 1), or roughly the delta at `epsilon`. None: not known.
+    epsilon: >= 0, or roughly the eps at `delta`. None: not known.
   """
   terms, saddle, asked, log_error, (deviation, _), widest = aim(terms, tolerance, delta, epsilon)
   composed = sum(term.repeated for term in terms)
@@ -85,7 +85,7 @@ def plan(
     width = window.high - window.low
     spacing = min(widest, width / _LEAST_POINTS * math.sqrt(tolerance / _ORDINARY))
     spacing = max(spacing, _LEAST_SPACING * (1 + abs(asked)))
-    # Sketches end where the measures on the lattice go on for some points.
+    # Sketches end some points before the measures on the lattice do, so steps must be limited.
     most_step = _STEPPED / spacing
     if not saddle < _MOST_STEPS * most_step:  # also where the spacing is not a finite number
       return None
@@ -154,7 +154,7 @@ def _window_at(
 
 
 def _aligned(terms, spacing):
-  """A spacing, not much smaller, of which the discrete terms' own are nearly multiples."""
+  """A spacing, not much smaller, such that the discrete terms' own are nearly multiples of it."""
   steps = {t.pair.step: t.repeated for t in terms if t.pair.step > spacing / 16}
   if not steps:
     return spacing
@@ -168,7 +168,7 @@ def _aligned(terms, spacing):
 
 
 def lattice(pair: Pair, tilt: float, spacing: float, least: float) -> Lattice:
-  """A lattice for one term: what is below is unlikely, tilted."""
+  """A lattice for one term. Its sketch has a share of at most `least` below, tilted."""
   losses, log_p = pair.losses, pair.log_p
   offset = float(losses[0]) if pair.step else _bulk(pair, spacing)
   exponent = log_p + tilt * losses
@@ -180,12 +180,12 @@ def lattice(pair: Pair, tilt: float, spacing: float, least: float) -> Lattice:
 
 
 def _bulk(pair, spacing):
-  """Where most probability is, if in one cell: the lattice should hold it, as an atom; else 0."""
+  """The loss of the cell around 0 if it has most probability, to be an atom's point; else 0."""
   cells = pair.cells(np.array([-0.5, 0.5]) * spacing)
   return float(np.log(cells.p[1] / cells.q[1])) if cells.p[1] > 0.5 else 0.0
 
 
 def is_tame(found: Lattice) -> bool:
-  """Whether exponentials of its losses are numbers, and it is no longer than a computer holds."""
+  """Whether exponentials of its losses are finite, and it fits into memory."""
   small = max(map(abs, found.ends())) <= LARGEST_LOSS
   return small and found.last - found.first <= 4 * _MOST_POINTS

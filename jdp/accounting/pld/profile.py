@@ -19,9 +19,9 @@ from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
-_FINER, _FEW = 5, 2**20  # tolerances that a lower bound is tried with, of so few pairs at most
-_GUESSES = 4  # of an epsilon, each half of the one before
-_COARSE = 16  # times the tolerance, with which a direction is tried that may cost less
+_FINER, _FEW = 5, 2**20  # tolerances tried for a lower bound; more than one only of so few pairs
+_GUESSES = 4  # guesses of an epsilon, each half of the one before
+_COARSE = 16  # a direction that may cost less is tried with this many times the tolerance
 
 
 def tightest_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
@@ -32,13 +32,13 @@ def tightest_profile(composed: Composition, tolerance: float = TOLERANCE) -> Pri
 def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyProfile:
   """Upper bounds from privacy loss distributions.
 
-  Ten billion rounds of a sampled Gaussian take half a second. Of more than some 10^12 a lattice
+  Ten billion rounds of a sampled Gaussian take half a second. For more than some 10^12 a lattice
   would have too many points, and the bounds are those from Renyi divergences. Any number of
-  unsampled Gaussians is one Gaussian.
+  unsampled Gaussians counts as one Gaussian.
 
   Args:
     composed: the losses.
-    tolerance: the width of both bounds on epsilon, relative, that lattices are chosen for; the
+    tolerance: the relative width between both bounds on epsilon that lattices are chosen for; the
       upper one is within about a third of it.
   """
   if _is_unbounded(composed):
@@ -60,7 +60,8 @@ def pld_profile(composed: Composition, tolerance: float = TOLERANCE) -> PrivacyP
   def delta(epsilon):
     about = by_divergences.delta(epsilon)
     found = max(_upper_delta(terms, tolerance, epsilon, about) for terms in directions)
-    return min(1.0, max(found, math.ulp(0.0))) if found < math.inf else about  # 0 would underflow
+    # 0 would be an underflow, not a bound.
+    return min(1.0, max(found, math.ulp(0.0))) if found < math.inf else about
 
   by_divergences = rdp_profile(composed)
   return PrivacyProfile(epsilon, delta) if directions else by_divergences
@@ -89,7 +90,7 @@ def lower_epsilon(
   Args:
     composed: the losses.
     delta: in [0, 1].
-    upper: an epsilon at which one holds, by which the lattices are planned.
+    upper: an epsilon at which a guarantee holds; the lattices are planned for it.
     tolerance: as for `pld_profile`.
 
   Returns:
@@ -110,7 +111,7 @@ def lower_epsilon(
 def _directions(composed: Composition, *, attained: bool) -> list[list[Term]]:
   """The terms of each direction that may cost more than the other; none if losses are too large.
 
-  A direction of which the losses are too large is left out of what data sets attain.
+  If `attained`, a direction whose losses are too large is left out.
   """
   symmetric = all(family.is_symmetric(row, attained) for (family, row), _ in composed.pairs())
   sides = (True,) if symmetric else (True, False)
@@ -124,12 +125,12 @@ def _is_unbounded(composed: Composition) -> bool:
 
 
 def _shown(composed: Composition) -> float:
-  """At most the probability that a sample with the record has a release which hides nothing."""
+  """A lower bound on the probability that a sample with the record has a release hiding nothing."""
   log_hidden = 0.0
   for (family, row), count in composed.pairs():
     exposed = family.exposed(row)
     log_hidden += count * math.log1p(-exposed) if exposed < 1 else -math.inf
-  return -math.expm1(log_hidden) * (1 - 1e-12)
+  return -math.expm1(log_hidden) * (1 - 1e-12)  # rounded down
 
 
 def _upper_epsilon(
@@ -140,10 +141,10 @@ def _upper_epsilon(
   found, bound = _planned(terms, tolerance, discretise.upper, delta=delta), math.inf
   if found is not None:
     bound = bounds.upper(found[0]).epsilon(delta)
-    if not bound > 0 or 0.7 < bound / max(found[1], 1e-300) < 1.4:
+    if not bound > 0 or 0.7 < bound / max(found[1], 1e-300) < 1.4:  # planned for about this
       return bound
   # Rare large losses mislead the saddle point for a delta, not that for an epsilon. Plans for more
-  # than the true one have a window where plans for it have none.
+  # than the true epsilon have a window where plans for the true one have none.
   most = about()
   for asked in (bound, *(most / 2**halved for halved in range(_GUESSES))):
     if asked < math.inf and not asked <= bound / 2 < math.inf:
@@ -163,7 +164,7 @@ def _total_variation(terms: list[Term]) -> float:
 
 def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: float) -> float:
   first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
-  # A larger epsilon than all losses has no plan; delta is at most that at a smaller one.
+  # An epsilon above all losses has no plan; delta is at most that at a smaller epsilon.
   largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
   if first is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
     epsilon = max(1.01 * largest, 0.0)
@@ -186,7 +187,7 @@ def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: flo
   if not terms:
     return 0.0
   found = 0.0
-  # Of rare large losses a coarse lattice may show nothing at all.
+  # A coarse lattice may show nothing at all of rare large losses.
   for finer in (tolerance / 4**number for number in range(_FINER)):
     for asked in ({"delta": delta, "epsilon": upper}, {"delta": delta}):
       if found >= (1 - 2 * tolerance) * upper:
@@ -204,9 +205,7 @@ def _planned(
   replaced: Callable[[Pair, Lattice], Masses],
   **asked: float,
 ) -> tuple[LatticeComposition, float] | None:
-  """The composition as it is planned, and the epsilon that it is planned for; None if it has no
-  plan.
-  """
+  """The planned composition, and the epsilon that it is planned for; None if there is no plan."""
   chosen = plan(terms, tolerance, **asked)
   if chosen is None or not chosen.is_fine:
     fewer = staged(terms, tolerance, replaced, **asked)

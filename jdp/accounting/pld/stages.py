@@ -1,10 +1,10 @@
 """Very many equal pairs are composed in two stages, each on a lattice of its own.
 
-Of T pairs, n = sqrt(T) are composed on a fine lattice. What comes out is a measure above, or below,
-and so a pair: each mass is moved by the bound on its error, each loss by that on its own, and what
-is outside of the window is infinite, or left out. That pair is composed T / n times, on a lattice
-which may be sqrt(n) times as coarse, for the same error. Such lattices have T^(1/4) times fewer
-points than one for all T.
+Of T pairs, n = sqrt(T) are composed on a fine lattice. The result is a measure above, or below, and
+so a pair: each mass and each loss is moved by the bound on its error, and what is outside of the
+window is infinite, or left out. That pair is composed T / n times, on a lattice that may be sqrt(n)
+times as coarse, for the same error. Such lattices have T^(1/4) times fewer points than one for all
+T.
 """
 
 import math
@@ -20,9 +20,9 @@ from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses.pairs import UNIT, Pair
 from jdp.accounting.pld.plan import Window, is_tame, lattice
 
-_MANY = 2**20
+_MANY = 2**20  # two stages are used from this many equal pairs on
 _OUTSIDE = 1e-24  # mass outside of the first stage's window
-_MOST_POINTS = 2**20  # of that
+_MOST_POINTS = 2**20  # of that window
 _SKETCH = 500  # atoms
 
 
@@ -34,14 +34,14 @@ def staged(
   delta: float | None = None,
   epsilon: float | None = None,
 ) -> list[Term] | None:
-  """The terms, those that are repeated very often as fewer terms above, or below, them.
+  """The terms, with fewer terms above, or below, in place of those that are repeated very often.
 
   Args:
     terms: the composition.
-    tolerance: as for `plan`, and the rest too.
+    tolerance: as for `plan`.
     replaced: `discretise.upper` or `discretise.lower`.
-    delta: at which epsilon is asked for.
-    epsilon: at which delta is.
+    delta: the delta at which epsilon is asked for, as for `plan`.
+    epsilon: the epsilon at which delta is asked for, as for `plan`.
 
   Returns:
     The terms; None if no term is repeated often enough. Atoms a step apart are on the points of one
@@ -67,7 +67,7 @@ def _in_stages(
   Args:
     term: what is composed.
     tame: the same without its rare losses.
-    spacing: of the lattice.
+    spacing: the spacing of the lattice.
     replaced: as for `staged`.
   """
   number = math.isqrt(term.repeated)
@@ -88,7 +88,7 @@ def _in_stages(
 
 
 def _window(term: Term) -> Window:
-  """Outside of it a composition has next to nothing, by Chernoff's inequality."""
+  """The window with mass at most `_OUTSIDE` on either side of it, by Chernoff's inequality."""
   deviation = math.sqrt(max(float(moments([term], np.zeros(1)).variance[0]), 1e-300))
   steps = np.geomspace(0.1, 100.0, 40) / deviation
   log_up, log_down = (moments([term], side * steps).log for side in (1, -1))
@@ -98,7 +98,7 @@ def _window(term: Term) -> Window:
 
 
 def _composed(measure: Masses, count: int, window: Window, is_upper: bool) -> Pair:
-  """The pair above, or below, so many measures."""
+  """The pair above, or below, the composition of `count` such measures."""
   found = compose([(measure, count)], window)
   side = 1.0 if is_upper else -1.0
   error = found.largest_error + (0.0 if is_upper else sum(found.outside))

@@ -1,7 +1,7 @@
 """What is composed: the pairs of measures in one direction, and those that data sets attain.
 
-Lower bounds are for rounds whose pairs data sets attain. The others are left out, as if they had
-released nothing. One pair of neighbouring data sets attains all of them together, in each
+Lower bounds count only rounds whose pairs data sets attain. The others are left out, as if they had
+released nothing. One pair of neighbouring data sets attains all counted pairs together, in each
 direction: the record contributes the most, the others nothing (or, to a sample of fixed size, the
 opposite).
 
@@ -11,21 +11,21 @@ opposite).
   Gaussian sums with noise by their owners, and releases without protection, where nothing is
   sampled. Discrete sums of integers, by records that move up to four coordinates
   (`integer_noise`), where nothing is sampled; before any reduction modulo a number.
-* Randomised response of a null or absent record: whatever is released of it, some value differs
-  from that by no less than from a uniform answer. For a uniform answer is the mean, over all
-  permutations of the values, of any other, and hockey sticks are jointly convex.
+* Randomised response of a null or absent record: whatever is released for it, some value differs
+  from that by no less than from a uniform answer. The reason is that a uniform answer is the mean,
+  over all permutations of the values, of any other answer, and hockey sticks are jointly convex.
 * Gaussian sums of epochs in which records are in some rounds at random (balls in bins, random
   allocation), if who is in them stays hidden: not the pair, but one that is dominated by it
-  (`allocated_lower`). Epochs count that happened in full, all of whose rounds released such sums;
-  and each round as the least severe one, whose sum may be released with more noise.
-* Not known to be: pure and concentrated releases (which state a bound), weighted averages (whose
-  sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings reach), other
-  epochs, samples that pass over records that took part often, and whatever a sample does not
-  amplify. Nor is any round of a ledger with local releases: what records contribute to its sums may
-  be random.
-* Of whole runs with correlated noise (Statement 4.5): of samples of all records, the release of one
-  in the rounds of the plan's worst pattern, where the plan has it exactly; else, and of groups in
-  turns, of one in the round of the longest column.
+  (`allocated_lower`). Only epochs count that happened in full and whose rounds all released such
+  sums. Each round counts as the least severe one, since any sum may be released with more noise.
+* Not known to be attained: pure and concentrated releases (which state a bound), weighted averages
+  (whose sensitivity is a bound), discrete sums of rounded numbers (whose bound few roundings
+  reach), other epochs, samples that pass over records that took part often, and whatever a sample
+  does not amplify. Nor is any round of a ledger with local releases: what records contribute to its
+  sums may be random.
+* Whole runs with correlated noise (Statement 4.5): for samples of all records, the release of a
+  record in the rounds of the plan's worst pattern, where the plan has it exactly; else, and for
+  groups in turns, that of a record in the round of the longest column.
 """
 
 import dataclasses
@@ -53,8 +53,8 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
   accountant.
 
   Args:
-    composed: the ledger's pairs. Unsampled Gaussians become one. Those that are known by their
-      Renyi divergences alone become one pair, of their divergences' sum. Such are
+    composed: the ledger's pairs. Unsampled Gaussians become one pair. Pairs known by their Renyi
+      divergences alone become one pair, for the sum of their divergences. These are
       zero-concentrated releases, discrete sums that `integer_noise` has no pair for, and families
       of other packages.
     removed: the direction: runs with a record against runs without it, or the reverse.
@@ -102,8 +102,8 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
 def attained_losses(
   rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool
 ) -> Composition:
-  """The losses of counted rounds that data sets attain, all rounds of a ledger without local
-  releases; arguments as for `jdp.accounting.composed_rounds.compose_rounds`.
+  """The losses that data sets attain in counted rounds, all those of a ledger without local
+  releases. Arguments are those of `jdp.accounting.composed_rounds.compose_rounds`.
   """
   kept: Counter[Round] = Counter()
   together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
@@ -115,7 +115,7 @@ def attained_losses(
       unknown.add(sampler)
       continue
     needed = sampling_analysis(event.sampling).attained(event.sampling, sample_known)
-    if sampler and relation is Relation.REPLACE_ONE:  # of which epochs hide nothing
+    if sampler and relation is Relation.REPLACE_ONE:  # a replacement, which epochs do not hide
       needed = None
     if needed is not None and _attained(event.query) >= needed:
       kept[_worst(event)] += count
@@ -138,7 +138,7 @@ def attained_losses(
 
 
 def _attained(query: QueryEvent) -> Attained:
-  """Of which samples data sets attain a query's pair: all its parts' together."""
+  """The samples from which data sets attain a query's pair: those of all its parts together."""
   parts = [*parts_of(query)]
   if query_analysis(query).parts and any(analysis.worst for _, analysis in parts):
     return Attained.NEVER
@@ -146,6 +146,6 @@ def _attained(query: QueryEvent) -> Attained:
 
 
 def _worst(event: Round) -> Round:
-  """The round as if the least was released of null records."""
+  """The round, as if as little as possible were released for null records."""
   worst = query_analysis(event.query).worst
   return dataclasses.replace(event, query=worst(event.query)) if worst else event

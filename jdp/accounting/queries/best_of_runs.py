@@ -1,12 +1,12 @@
-"""What it costs to run something a random number of times and release the best result only.
+"""What it costs to run something a random number of times and release only the best result.
 
 Hyper-parameters are chosen like this: each run draws one of the candidate settings and is scored by
-what it released, and the best run's releases (or their score) alone are published. The number of
-runs is random, as `jdp.events.BestOfRuns` says, independent of the data, and never told. What that
-costs by Renyi divergences is in `jdp.accounting.renyi.repeated_runs`, and by privacy profiles in
+what it released, and only the best run's releases (or their score) are published. The number of
+runs is random, as `jdp.events.BestOfRuns` says, independent of the data, and never revealed. The
+cost by Renyi divergences is in `jdp.accounting.renyi.repeated_runs`, and by privacy profiles in
 `jdp.accounting.pld.losses.repeated_runs`.
 
-A fixed number of runs has no such bound: what the best of n releases costs may be n times as much.
+A fixed number of runs has no such bound: the best of n releases may cost n times as much.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
   from dp_accounting import DpEvent
 
 
-_DELTAS = (0.3, 1e-2, 1e-4, 1e-6, 1e-9, 1e-14, 1e-24, 1e-40)  # that bounds of one run are near at
+_DELTAS = (0.3, 1e-2, 1e-4, 1e-6, 1e-9, 1e-14, 1e-24, 1e-40)  # where bounds of one run are tight
 
 
 @checked
@@ -51,11 +51,11 @@ def best_of_runs(ledger: Ledger, *others: Ledger, mean_runs: float, shape: float
   `BestOfRuns` says how the number is drawn, and what a run is.
 
   Args:
-    ledger: of one run. It holds rounds alone.
-    *others: of runs that differ in their rounds, by their setting, or as another's record is in
-      them. At each order, and each epsilon, the dearest of all counts.
+    ledger: the ledger of one run. It holds only rounds.
+    *others: ledgers of runs that differ in their rounds, by their setting, or as another's record
+      is in them. At each order, and each epsilon, the dearest of all counts.
     mean_runs: E K >= 1.
-    shape: of the distribution of K: in [0, 1000], or infinity for Poisson.
+    shape: the shape of the distribution of K: in [0, 1000], or infinity for Poisson.
 
   Raises:
     ValueError: if an argument is out of range, or the ledger holds no round or a local release.
@@ -111,16 +111,17 @@ def selection_epsilon(
   """The epsilon of releasing the best of a random number of runs, each of which cost a ledger.
 
   Formal guarantee: (epsilon, delta)-differential privacy, under the relation and to the observer of
-  the events, of the released run and of which it was. Every run's events, and its choice of a
-  setting, must be as the ledger says, whatever the setting. Scores come from what the runs released
-  or from public data. The number of runs is drawn as `BestOfRuns` says, and stays secret.
+  the events, for the released run and for which of the runs it was. Every run's events, and its
+  choice of a setting, must be as the ledger says, whatever the setting. Scores come from what the
+  runs released or from public data. The number of runs is drawn as `BestOfRuns` says, and stays
+  secret.
 
   Args:
-    ledger: of one run.
+    ledger: the ledger of one run.
     delta: in [0, 1].
     mean_runs: E K >= 1.
-    shape: of the distribution: in [0, 1000], or infinity for Poisson. Smaller ones cost less for
-      the same mean, and vary more.
+    shape: the shape of the distribution: in [0, 1000], or infinity for Poisson. Smaller shapes cost
+      less for the same mean, and the number varies more.
     relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
     observer: server, clients or model. None: the ledger's only one.
 
@@ -154,8 +155,8 @@ def selection_epsilon(
 def _best_of(kinds: Sequence[Composition], mean_runs: float, shape: float) -> DominatingPair:
   """The pair of the best of a random number of runs, each of which costs one of some compositions.
 
-  Divergences and hockey sticks of a mixture are at most those of its dearest part. What samples of
-  the runs overflow is not part of it.
+  Divergences and hockey sticks of a mixture are at most those of its dearest part. Sample overflows
+  of the runs are not included.
   """
   max_loss = float(np.max([one.max_loss for one in kinds]))
 
@@ -198,7 +199,7 @@ def _profile_of(one: Composition) -> Callable[[np.ndarray], np.ndarray] | None:
     return None
 
   def log_delta(epsilons: np.ndarray) -> np.ndarray:
-    # Not a number is not a bound.
+    # NaN, below a stick's window, is not a bound. 5e-324 keeps the logarithm finite.
     bounds = [np.fmin.reduce([stick.deltas(epsilons) for stick in sticks]) for sticks in directions]
     return np.log(np.clip(np.nan_to_num(np.max(bounds, axis=0), nan=1.0), 5e-324, 1.0))
 
@@ -228,7 +229,7 @@ def _of_round(event: Round, relation: Relation, sample_known: bool) -> Dominatin
 def _kept(
   query: BestOfRuns, relation: Relation, sample_known: bool, registered: int
 ) -> DominatingPair:
-  """The pair, made once: a run asks for it again and again. `registered` tells analyses apart."""
+  """The pair, cached as a run asks for it repeatedly. `registered` is part of the cache's key."""
   del registered
   events: tuple[Any, ...] = query, *query.others
   kinds = []
@@ -248,7 +249,7 @@ def _composed(
 
 def _exported(event: Round, relation: Relation, sample_known: bool) -> "DpEvent":
   """The event of the best of some runs, whose rounds have events of their own."""
-  compose_rounds({event: 1}, relation, sample_known=sample_known)  # for its errors
+  compose_rounds({event: 1}, relation, sample_known=sample_known)  # only for its errors
   query: Any = event.query
   if query.others:
     raise ValueError(

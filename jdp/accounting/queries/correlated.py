@@ -30,10 +30,10 @@ from jdp.guarantees import Relation
 def run_pairs(
   rounds: Mapping[Round, int], relation: Relation, sample_known: bool
 ) -> list[tuple[DominatingPair, int]]:
-  """The pairs of all runs that counted rounds with correlated noise are of, each with its count.
+  """The pairs of all runs that counted rounds with correlated noise belong to, with their counts.
 
   Args:
-    rounds: whose queries are correlated.
+    rounds: the rounds, whose queries are correlated.
     relation: add_remove, zero_out or replace_one.
     sample_known: whether the observer sees who took part.
 
@@ -56,7 +56,7 @@ def run_pairs(
     times: Counter[int] = Counter()
     for row in rows:
       times[row.number] += row.times
-    items.append((pair, turns * max(times.values())))  # at least so many runs
+    items.append((pair, turns * max(times.values())))  # there were at least this many runs
   return items
 
 
@@ -64,7 +64,7 @@ class _Row(NamedTuple):
   """A round of a run.
 
   Attributes:
-    event: of the round.
+    event: the event of the round.
     times: how often it happened.
     parts: its sums with correlated noise.
     number: its index in its run.
@@ -125,9 +125,9 @@ def _one_run(
 def attained_runs(
   rounds: Mapping[Round, int], relation: Relation, sample_known: bool
 ) -> list[tuple[DominatingPair, int]]:
-  """The pairs that data sets attain of whole runs; arguments as for `run_pairs`, without groups.
+  """The pairs that data sets attain in whole runs; arguments as for `run_pairs`, without groups.
 
-  A run of which a round is missing counts as if it had released nothing (Statement 4.5).
+  A run with a missing round counts as if it had released nothing (Statement 4.5).
   """
   times: defaultdict[tuple, Counter[int]] = defaultdict(Counter)
   latest: dict[tuple, Any] = {}
@@ -146,7 +146,7 @@ def attained_runs(
       pair = dominating_pairs.gaussian_pair(query.noise_multiplier, moved)
       found = in_all if _takes_all(event, sample_known) else in_turns
       found.append((pair, min(times[plan].values())))
-  # Of runs of groups in turns one counts: the longest columns of others may be of other groups.
+  # Only one run of groups in turns counts: the longest columns of others may be other groups'.
   return in_all + sorted(in_turns, key=lambda item: item[0].parameters[1] ** 2 / item[1])[:1]
 
 
@@ -187,7 +187,7 @@ def _other_sums(row: _Row, relation: Relation) -> float:
 
 
 def _check_sampling(rows: Sequence[_Row]) -> None:
-  """Refuses rounds of one plan of which a record may have had more, or closer ones, than stated."""
+  """Refuses a plan's rounds if a record may have been in more of them, or closer, than stated."""
   if (number := len({shared_fields(row.event.sampling) for row in rows})) > 1:
     raise ValueError(
       "Expected all rounds of a run with correlated noise to be sampled alike, got "
@@ -205,8 +205,8 @@ def _check_sampling(rows: Sequence[_Row]) -> None:
 def _aligned(pattern: Pattern, rows: Sequence[_Row]) -> Pattern:
   """The pattern, with how many rounds of its first epoch were before the run.
 
-  Where no round that starts an epoch is recorded, it is the most that the others allow. Where
-  epochs do not start every so many rounds of the run, nothing is known of them.
+  If no recorded round starts an epoch, it is the most that the other rounds allow. If epochs do not
+  start every `pattern.epoch` rounds of the run, nothing is known of them.
   """
   if pattern.epoch == 1:
     return pattern

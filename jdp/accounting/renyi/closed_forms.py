@@ -57,7 +57,7 @@ def laplace(epsilon: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
   Source: arXiv 1702.07476, Proposition 6. It also bounds the divergence of a vector that moves by
   an L1 distance of `epsilon` scales. The divergence of one coordinate is convex in its share of the
-  distance, and zero at zero. So the coordinates together have no more than one coordinate that
+  distance, and zero at zero. So all coordinates together cost no more than one coordinate that
   moves by the whole distance.
   """
   with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -73,7 +73,7 @@ def concentrated(rho: np.ndarray, orders: np.ndarray) -> np.ndarray:
 
 
 def _binary(epsilon: np.ndarray, log_kept: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """The divergence of distributions that are equal but for two outputs.
+  """The divergence of distributions that are equal except at two outputs.
 
   The probabilities of these two, u and u e^-epsilon, change places. log_kept is log u.
 

@@ -53,7 +53,7 @@ def total_variation(rdp: float) -> float:
   """A delta for epsilon = 0, from the divergence of any order.
 
   It is the smaller of Pinsker's sqrt(rdp / 2) and Bretagnolle and Huber's sqrt(1 - e^-rdp). Both
-  take Kullback and Leibler's divergence, which is not larger than that of any order above 1.
+  hold for Kullback and Leibler's divergence, which is at most that of any order above 1.
   """
   return float(np.sqrt(np.minimum(rdp / 2, -np.expm1(-rdp))))
 

@@ -20,8 +20,8 @@ def discrete_gaussian_rho(
   """The rho of zCDP of a sum with `num_shares` independent discrete Gaussians on each coordinate.
 
   With one share, rho is S^2 / (2 sigma^2) (arXiv 2004.00010, Theorem 4, for each coordinate, and
-  composition). A sum of n is not a discrete Gaussian. It is within a factor of e^tau of the one of
-  variance n sigma^2 everywhere, with
+  composition). A sum of n is not a discrete Gaussian. Its law is within a factor of e^tau of the
+  discrete Gaussian of variance n sigma^2 everywhere, with
 
       tau = 10 sum_{k=1}^{n-1} e^(-2 pi^2 sigma^2 k / (k+1)).
 

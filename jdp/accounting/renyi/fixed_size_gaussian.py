@@ -33,8 +33,8 @@ from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 
 # For higher orders the other bound is the smaller one, so their moments are not computed.
 _MAX_MOMENT = 256
-_MAX_ORDER = 2**14  # above it the sum has too many terms, and the bound of the whole stands
-_LEAST_FOR_MOMENTS = 0.5  # of z; a smaller z needs no moments, and about 1/z nodes for them
+_MAX_ORDER = 2**14  # above it the sum has too many terms, and the cost unsampled is the bound
+_LEAST_FOR_MOMENTS = 0.5  # z; a smaller z needs no moments, which would take about 1/z nodes
 _LARGEST = 1e100  # a larger z counts as this
 
 

@@ -1,7 +1,7 @@
 """Renyi divergences of the best of a random number of runs (`jdp.events.BestOfRuns`).
 
-If one run has Renyi divergences r(a), the whole has at every order a > 1 (arXiv
-2110.03620, version 2)
+If one run has Renyi divergences r(a), the best of all runs has, at every order a > 1 (arXiv
+2110.03620, version 2),
 
 * r(a) + log(E K) / (a - 1) + (1 + shape) min_b [(1 - 1/b) r(b) + log(1/gamma) / b], for a negative
   binomial number K of runs (Theorem 2);
@@ -21,23 +21,23 @@ from jdp.accounting.renyi.conversions import IMPROVED
 Curve = Callable[[tuple[float, ...]], np.ndarray]
 """Orders [A] > 1 -> divergences [A]."""
 
-_ORDERS = tuple((1 + np.geomspace(1e-3, 1e6, 200)).tolist())  # of b, and for delta
-_LEAST_LOG_GAMMA, _LARGEST_LOG_GAMMA = -600.0, -1e-12  # below zero
+_ORDERS = tuple((1 + np.geomspace(1e-3, 1e6, 200)).tolist())  # the orders b, and those for delta
+_LEAST_LOG_GAMMA, _LARGEST_LOG_GAMMA = -600.0, -1e-12  # where log gamma, below 0, is looked for
 
 
 def best_of_runs(one: Curve, max_loss: float, mean_runs: float, shape: float) -> Curve:
   """The divergences of the best of some runs.
 
   Args:
-    one: those of one run.
+    one: the divergences of one run.
     max_loss: the epsilon of pure differential privacy of one run, or infinity.
     mean_runs: E K >= 1.
-    shape: of the distribution of K, infinity for Poisson.
+    shape: the shape of the distribution of K, infinity for Poisson.
   """
   inner, inner_orders = one(_ORDERS), np.array(_ORDERS)
 
   def of_poisson(above: np.ndarray) -> np.ndarray:
-    """What a Poisson number adds, at orders less 1."""
+    """What a Poisson number of runs adds; `above` holds orders minus 1."""
     losses = np.log1p(1 / above)[:, None]
     deltas = IMPROVED.log_delta(inner_orders, inner, losses)  # type: ignore[arg-type]
     least = np.min(deltas, axis=1)
@@ -75,4 +75,4 @@ def log_gamma(mean_runs: float, shape: float) -> float:
     return _LARGEST_LOG_GAMMA
   ends = _LEAST_LOG_GAMMA, _LARGEST_LOG_GAMMA
   root = scipy.optimize.brentq(lambda x: log_mean(x) - target, *ends, xtol=1e-12)
-  return min(root - 1e-9, 0.0)
+  return min(root - 1e-9, 0.0)  # rounded down by more than the search's error

@@ -22,7 +22,7 @@ import scipy
 
 from jdp.accounting.renyi.fixed_size_gaussian import rdp_fixed_size_gaussian
 
-_MOST_NODES = 2**14  # Else the bound of a sample of fixed size stands.
+_MOST_NODES = 2**14  # where more are needed, the bound is that of a sample of fixed size
 _UNIT = 2.0**-52
 
 

@@ -1,14 +1,14 @@
 """Epochs, of which a record is in a fixed number of rounds at most (Statements 2.4 to 2.6, 2.13).
 
-It is enough to bound the run given the permutations (or bins), for divergences are jointly
+It is enough to bound the run given the permutations (or bins), because divergences are jointly
 quasi-convex. Given them, a record takes part in at most one round of an epoch (or k). The run is
 the composition of those rounds' releases. These are at most E rounds (or k E), and may be any. In
 order of severity, each is dominated by one of the E most severe. Where bins are amplified they are
-not revealed. A pair is then that of an epoch of rounds which are all as severe.
+not revealed. A pair is then that of an epoch whose rounds are all equally severe.
 
 Epochs are counted by the rounds that start one. One more is counted if the first round of all does
-not (a slice of a run). There are never fewer than the rounds fill. Those that lack no round, which
-data sets that are known need, are as many as there must be if only they have all their rounds.
+not start one (a slice of a run). The count is at least the number of epochs that the rounds fill.
+Complete epochs, which lower bounds need, are counted as the fewest that the rounds must contain.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from jdp.accounting.registration import register_sampling
 from jdp.events import BallsInBins, RandomAllocation, ShuffledBatches
 from jdp.guarantees import Relation
 
-_LARGEST = 2**53  # rounds of an epoch, that floats count one by one
+_LARGEST = 2**53  # the most rounds of an epoch that floats count one by one
 
 
 def _turns(
@@ -65,7 +65,7 @@ def _in_bins(
   if relation is Relation.REPLACE_ONE:
     return released
   rounds, taken = event.num_batches, participations
-  if rounds > _LARGEST:  # As many rounds cost no more than any fewer.
+  if rounds > _LARGEST:  # More rounds cost no more than fewer.
     rounds, taken = min(rounds // taken, _LARGEST), 1
   return tuple(
     pair.family.in_bins(pair.parameters, float(rounds), float(taken))

@@ -64,10 +64,10 @@ def _attained(event: PoissonSampling, sample_known: bool) -> Attained | None:
 
 
 def _apart(event: Any, separation: int, *, by_coins: float = 0.0) -> Turns | None:
-  """The turns of a record that is in at most so many rounds of a run, any two so far apart.
+  """The turns of a record with a cap on its rounds in a run, any two at least `separation` apart.
 
-  Rounds of one position are of as many runs. Rounds without a position are the successive ones of a
-  run.
+  Several rounds at one position belong to as many runs. Rounds without a position are successive
+  rounds of one run.
   """
   most = event.max_participations
   if most is None:
@@ -116,7 +116,7 @@ register_sampling(
     inclusion=lambda event: event.probability,
     amplified=_amplified,
     stays=lambda event: True,
-    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),
+    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),  # 1 is no coin
     fresh_coins=True,
     attained=_attained,
     exported=_exported,

@@ -1,4 +1,4 @@
-"""What else can be stated of a ledger, beside its epsilon and delta.
+"""What else can be stated about a ledger, besides its epsilon and delta.
 
 | subject | module |
 |---|---|

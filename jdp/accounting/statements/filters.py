@@ -5,15 +5,15 @@ next sampling or the decision to stop follows from earlier releases, then what w
 number, and no guarantee at that number follows (arXiv 1605.08294). Two things do:
 
 * A **filter**: a budget that is fixed beforehand. It admits an event only if the sum stays within.
-  The run then has the budget's guarantee, whatever was chosen. It is that of the budget, also where
-  less was spent.
+  The run then has the budget's guarantee, whatever was chosen. It is the budget's even if less was
+  spent.
 * An **odometer**: a bound on the privacy loss that holds at all times together, with probability 1
   - delta. It costs more than a filter, and no budget is needed.
 
 **Renyi filter** (arXiv 2008.11193). At one order, fixed beforehand, a run whose Renyi
 divergences add up to at most B along each path has divergence B at most. It does not hold for the
 least over orders, which is chosen from the path. At the default order a run of zero-concentrated
-releases may spend as much as by the filter of arXiv 2203.05481.
+releases may spend as much as under the filter of arXiv 2203.05481.
 
 **Gaussian filter** (arXiv 2210.17520). A run of Gaussian releases whose 1/z^2 add up to at most
 1/Z^2 along each path is as private as one of multiplier Z.
@@ -23,12 +23,12 @@ divergences at order a. Then exp((a - 1) (L_t - R_t)) is a supermartingale with 
 (Ville's inequality, as in arXiv 2203.05481) L_t <= R_t + log(1/delta) / (a - 1) at all times, with
 probability 1 - delta. Each of several orders has its share of delta.
 
-**What else happens**. A sample may overflow, and local releases have deltas. Those of all events
-add up along each path. A fixed share of delta is kept for them.
+**What else happens**. A sample may overflow, and local releases have deltas. These probabilities
+add up over all events of each path. A fixed share of delta is kept for them.
 
-**Epochs**. Given its permutation or bins, a record takes part in one round of each epoch. What that
-costs is at most what `jdp.accounting.composition` charges the epochs so far, along each path. The
-odometer's loss is then that of an observer who sees them.
+**Epochs**. Given its permutation or bins, a record takes part in one round of each epoch. The cost
+is at most what `jdp.accounting.composition` charges the epochs so far, along each path. The
+odometer's loss is then that of an observer who sees the permutation or bins.
 """
 
 import math
@@ -50,7 +50,7 @@ from jdp.ledger import Ledger
 from jdp.ledger.unstacking import unstack
 
 _RESERVED = 0.01  # the share of delta for overflows and the deltas of local releases
-_ORDERS = 1 + np.geomspace(0.1, 500.0, 12)  # of the odometer
+_ORDERS = 1 + np.geomspace(0.1, 500.0, 12)  # the odometer's orders
 _CANDIDATES = 1 + np.geomspace(1e-3, 1e6, 2000)  # for a filter's order
 
 
@@ -58,9 +58,9 @@ class PrivacyFilter(NamedTuple):
   """A budget for a run whose events may be chosen from earlier releases.
 
   Attributes:
-    epsilon: with delta, the guarantee of every run of which each event was admitted before it
-      happened, stopped whenever and for whatever reason. It is not an epsilon of what was spent.
-    delta: see there.
+    epsilon: with delta, the guarantee of every run whose events were each admitted before they
+      happened, whenever and why ever it stopped. It is not an epsilon of what was spent.
+    delta: see `epsilon`.
     spent: ledger -> the share of the budget that its events spend. Above 1 there is no guarantee.
     admits: (ledger, event, count) -> whether that event may happen next, as often as the count (1
       by default), after all of the ledger. Only the first question about a ledger counts: an event
@@ -109,11 +109,11 @@ def would_exceed(
     max_epsilon: the budget, >= 0.
     delta: in [0, 1], at which the epsilon is taken.
     accountant: see `jdp.accounting.epsilon`.
-    relation: as there.
-    observer: as there.
+    relation: see `jdp.accounting.epsilon`.
+    observer: see `jdp.accounting.epsilon`.
 
   Returns:
-    True also if no epsilon bounds the cost.
+    Whether it would. Also True if no epsilon bounds the cost.
 
   Raises:
     ValueError: as `jdp.accounting.epsilon`, and if the budget is negative.
@@ -152,8 +152,8 @@ def renyi_filter(
   Args:
     target_epsilon: > 0.
     delta: in (0, 1).
-    order: above 1, fixed before the run. None: the one at which a run of Gaussian releases, not
-      sampled, may spend the most. Sampled ones often may spend more at a larger one, which
+    order: above 1, fixed before the run. None: the order at which a run of unsampled Gaussian
+      releases may spend the most. Sampled releases may often spend more at a larger order, which
       `jdp.accounting.epsilon` of a likely run helps to find.
     relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
     observer: server, clients or model. None: the ledger's only one.
@@ -270,7 +270,7 @@ def _allowed(epsilon: float, orders: np.ndarray, delta: float) -> np.ndarray:
 
 
 def _rare(seen: Observed, epsilon: float) -> float:
-  """What overflows, cut noise and the deltas of local releases add to delta."""
+  """What overflows, bounded noise and the deltas of local releases add to delta."""
   overflow, added = seen.rounds.overflow, seen.delta + seen.rounds.cut
   return added + (overflow * (1 + math.exp(min(epsilon, 700.0))) if overflow else 0.0)
 

@@ -6,8 +6,8 @@ events A, then all of them together are (eps, delta)-differentially private with
 
   eps = sum_j eps_j,  delta = delta_k + e^eps_k (delta_(k-1) + e^eps_(k-1) (...)).
 
-Every step has the run's whole trade-off curve to choose from. The best choices follow one
-false-positive rate through the steps, at each of which its line is the curve's tangent. That is the
+Each step may take its (eps_j, delta_j) from anywhere on the run's trade-off curve. The best choices
+follow one false-positive rate through the steps, and take the curve's tangent at each. That is the
 curve composed with itself (arXiv 1905.02383). For Gaussian releases it is exact: the
 sensitivity grows k-fold.
 
@@ -30,11 +30,11 @@ from jdp.accounting.seen import split
 from jdp.accounting.statements.trade_off_curves import tangents
 from jdp.ledger import Ledger
 
-_LEAST_RATE = 1e-60
+_LEAST_RATE = 1e-60  # the least false-positive rate that is followed
 _POINTS, _REFINEMENTS = 100, 3  # false-positive rates that are followed; grids, each finer
 _LARGEST_GROUP = 64  # the largest size with a pair; time grows with it
 _MOST_FOLLOWED = 10**4  # steps, each some milliseconds
-_LINES = 4000  # of a curve, at most: any of them bound it
+_LINES = 4000  # at most so many lines of a curve are kept: any of them bound it
 
 
 @checked
@@ -50,8 +50,8 @@ def group_epsilon(
 
   Formal guarantee: (epsilon, delta)-differential privacy for data sets that differ in at most
   `group_size` records, all of them added, all removed, all zeroed or all replaced, as the relation
-  says. By privacy loss distributions. It is tight for Gaussian releases, of Poisson samples (of
-  groups up to 64) or of all, and an upper bound for others.
+  says. It comes from privacy loss distributions. It is tight for Gaussian releases from Poisson
+  samples (for groups up to 64) or from all records, and an upper bound for others.
 
   Args:
     ledger: what was done. Its unit is one record.

@@ -32,15 +32,15 @@ class PrivacyStatement(NamedTuple):
 
   Attributes:
     guarantee: epsilon and delta with relation, unit and observer. None if there is none.
-    interval: in which the least epsilon lies (`jdp.accounting.epsilon_interval`).
-    accountant: the one that proved epsilon; of "tightest" the one that it is the bound of.
+    interval: the interval that contains the least epsilon (`jdp.accounting.epsilon_interval`).
+    accountant: the accountant that proved epsilon; for "tightest", the one whose bound it is.
     by_rdp: epsilon by Renyi divergences, infinity if they have no bound.
-    num_events: of this observer.
+    num_events: the number of this observer's events.
     population: N, the public numbers of records that the events name, in order.
-    not_covered: what the guarantee is not about.
+    not_covered: what the guarantee does not cover.
     caveats: why it does not hold (`Ledger.caveats`).
     reason: why there is no guarantee. Empty if there is one.
-    observer: whom it holds off.
+    observer: the observer against whom it holds.
   """
 
   guarantee: ApproxDP | None
@@ -114,8 +114,8 @@ def privacy_statements(
     relation: add_remove, zero_out or replace_one. None: the only one that the events declare.
 
   Returns:
-    A statement for each observer, by name. Where an accountant refuses, it has no guarantee but the
-    reason.
+    A statement for each observer, by name. If an accountant refuses, it has the reason instead of a
+    guarantee.
 
   Raises:
     ValueError: if an argument is invalid.
@@ -244,6 +244,6 @@ def _reasons(events: Seen, seen: Observed, delta: float, accountant: str) -> Ite
 
 
 def _hides_nothing(event: Round, seen: Seen) -> bool:
-  """Whether a round costs infinity alone, at every delta."""
+  """Whether a round by itself costs infinity, at every delta."""
   composed = compose_rounds({event: 1}, seen.relation, sample_known=seen.sample_known)
   return bool(np.isinf(composed.rdp((1.01,))[0]))

@@ -25,7 +25,7 @@ from jdp.guarantees import rounded_up
 from jdp.ledger import Ledger
 
 FALSE_POSITIVE_RATES = (0.001, 0.01)
-"""At which reports state what an attacker gains."""
+"""The rates at which reports state what an attacker gains."""
 
 _RATES = tuple(np.geomspace(1e-3, 0.5, 12).tolist())  # where a run is compared with Gaussian ones
 _NEAR = 0.05  # how far mu may vary along the curve of a run that is called near-Gaussian
@@ -36,11 +36,11 @@ class AttackerGain(NamedTuple):
   """Upper bounds on what an attacker gains, over both directions of the relation.
 
   Attributes:
-    advantage: the true-positive rate less the false-positive rate, at the threshold best for it.
-    true_positive_rates: at `FALSE_POSITIVE_RATES`.
-    mu: of the least Gaussian trade-off curve above the bounds at 12 false-positive rates from .001
-      to .5. None if the run is not near-Gaussian: then a mu of its own fits each rate, and they
-      differ by more than 5 %. It describes the curve, and is not a guarantee between those rates.
+    advantage: the true-positive rate minus the false-positive rate, at the threshold best for it.
+    true_positive_rates: the rates at `FALSE_POSITIVE_RATES`.
+    mu: that of the least Gaussian trade-off curve above the bounds at 12 false-positive rates from
+      .001 to .5. None if the run is not near-Gaussian: the mus that fit single rates then differ by
+      more than 5 %. It describes the curve, and is not a guarantee between those rates.
   """
 
   advantage: float
@@ -68,8 +68,8 @@ def trade_off(
   """The largest true-positive rates that an attacker has at given false-positive rates.
 
   A positive is a guess that the record is in the data (or that it is one of two), or that it is
-  not: the larger rate of both. The module's docstring says what the attacker knows. Rates are upper
-  bounds for any attacker, whatever its computing power.
+  not: the larger of the two rates counts. The module's docstring says what the attacker knows.
+  Rates are upper bounds for any attacker, whatever its computing power.
 
   Args:
     ledger: what was done.
@@ -102,7 +102,7 @@ def trade_off(
 def attacker_gain(
   ledger: Ledger, *, relation: str | None = None, observer: str | None = None
 ) -> AttackerGain:
-  """What an attacker gains from a run, to be said beside its epsilon.
+  """What an attacker gains from a run, to be stated beside its epsilon.
 
   Args:
     ledger: what was done.
@@ -124,7 +124,7 @@ advantage 14.1%
     rates = np.array([*_RATES, *FALSE_POSITIVE_RATES])
     directions = tangents(seen, float(np.min(rates)))
     found = _true_positives(directions, rates)
-    # A hockey stick falls: its value at 0 is at most that below.
+    # Hockey sticks decrease: the value at epsilon = 0 is at most those at epsilons below.
     advantage = float(max(np.min(d[slope <= 1], initial=1.0) for d, slope in directions))
   mus = scipy.special.ndtri(found[: len(_RATES)]) - scipy.special.ndtri(_RATES)
   near = np.all(np.isfinite(mus)) and np.ptp(mus) <= _NEAR * np.max(mus)
@@ -159,7 +159,7 @@ def tangents(seen: Observed, rate: float) -> list[tuple[np.ndarray, np.ndarray]]
   for direction in _sticks(seen.joint, rate):
     epsilons, deltas = map(np.concatenate, zip(*direction, strict=True))
     slopes = np.exp(np.minimum(epsilons, 700.0))
-    # Three parts of delta are not in the pairs: of local releases, cut noise, and overflows.
+    # Three parts of delta are not in the pairs: local releases' deltas, bounded noise, overflows.
     bounds = deltas + seen.delta + seen.rounds.cut
     bounds = bounds + seen.rounds.overflow * (1 + slopes) if seen.rounds.overflow else bounds
     result.append((np.where(np.isnan(bounds), np.inf, np.maximum(bounds, 0.0)), slopes))
@@ -177,7 +177,7 @@ def _sticks(composed: Composition, rate: float) -> list[list[tuple[np.ndarray, n
 
 
 def _by_divergences(composed: Composition) -> tuple[np.ndarray, np.ndarray]:
-  """The same of both directions, by Renyi divergences and basic composition."""
+  """The same for both directions, by Renyi divergences and basic composition."""
   bound, most = rdp_profile(composed), composed.max_loss
   deltas = [bound.delta(epsilon) if epsilon < most else 0.0 for epsilon in _EPSILONS]
   return _EPSILONS, np.array(deltas)

@@ -1,18 +1,18 @@
 """A pair that data sets attain in an epoch of which a record is in k of t rounds.
 
-The record contributes the clip norm in its rounds, all others contribute nothing. What the rounds
-release is then z times a normal in each, plus 1 in the record's: x_1, ..., x_t. Any function of
-them is post-processing. The function is a sum of whole numbers of a spacing, in bits of the
-likelihood ratio R of a round,
+The record contributes the clip norm in its rounds, all others contribute nothing. Each round then
+releases z times a normal, plus 1 in the record's rounds: x_1, ..., x_t. Any function of these is
+post-processing. The function here is a sum of multiples of a spacing, each from the likelihood
+ratio R of one round,
 
-  T = sum_i f(x_i),  f(x) = log(1 - s + s R(x)) rounded down,
+  T = sum_i f(x_i),  f(x) = log(1 - s + s R(x)) rounded down.
 
-which is distributed as k values f of a shifted normal and t - k of another one with the record, and
-as t of the latter without it, whichever its rounds are (Statement 2.13 in
-`docs/theory/amplification.md`). Both laws are compositions (`compose`). The one that is the first
-of the pair is not tilted, and taken from below. The other is tilted by 1 towards it, so that its
-small masses are precise, and taken from above. The smaller the share s, the more T depends on the
-largest R alone; a record in one round asks for that.
+With the record it sums k values f of a shifted normal and t - k of an unshifted one, and without it
+t of an unshifted one, whichever the record's rounds are (Statement 2.13 in
+`docs/theory/amplification.md`). Both laws are compositions (`compose`). The first law of the pair
+is not tilted, and taken from below. The other is tilted by 1 towards it, so that its small masses
+are precise, and taken from above. The smaller the share s, the more T depends on the largest R
+alone; that suits a record in one round.
 """
 
 import math
@@ -27,7 +27,7 @@ from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses.pairs import UNIT, Pair
 from jdp.accounting.pld.plan import Window
 
-_MOST_ROUNDS, _LEAST, _LARGEST = 2**20, 0.1, 30.0
+_MOST_ROUNDS, _LEAST, _LARGEST = 2**20, 0.1, 30.0  # the rounds t and multipliers z of `has_pair`
 _FARTHEST = 9.0  # deviations, beyond which values count as one
 _FINE = 0.2  # the spacing over a round's standard deviation
 _MOST_POINTS = 2**19
@@ -36,12 +36,12 @@ _NEGLIGIBLE = 46.0  # minus the log of the mass outside of the window
 
 
 def multiplier_of_mean(rounds: float, taken: float, z: float) -> float:
-  """Of the Gaussian that the mean of an epoch's releases is: data sets attain it."""
-  return z * math.sqrt(rounds) / taken * (1 + 4 * UNIT)
+  """The multiplier of the mean of an epoch's releases, a Gaussian that data sets attain."""
+  return z * math.sqrt(rounds) / taken * (1 + 4 * UNIT)  # rounded up, as a lower bound needs
 
 
 def has_pair(rounds: float, taken: float, z: float) -> bool:
-  """Whether `allocated_lower` has another one: where z is large, or k = t, the mean is as good."""
+  """Whether `allocated_lower` has another pair: where z is large, or k = t, the mean is as good."""
   return taken < rounds <= _MOST_ROUNDS and _LEAST <= z <= _LARGEST
 
 
@@ -56,7 +56,7 @@ def allocated_lower(rounds: float, taken: float, z: float, *, removed: bool) -> 
   """
   others = int(rounds - taken)
   share = taken / rounds * (taken - 1) / (taken + 3)
-  counts = ((int(taken), others), (0, int(rounds)))  # of shifted normals and others
+  counts = ((int(taken), others), (0, int(rounds)))  # numbers of shifted and unshifted normals
   first, second = counts if removed else counts[::-1]
   window, spacing = _window(share, z, first)
   parts = _counted(*_masses(share, z, spacing, above=False), first)
@@ -107,11 +107,11 @@ def _likely(terms: Sequence[Term]) -> Window:
 
 
 def _masses(share: float, z: float, spacing: float, *, above: bool) -> tuple[Masses, Masses]:
-  """Those of the statistic in a round that the record is in, and in others; at least or at most."""
+  """Bounds on the statistic's masses in a round that the record is in, and in another round."""
   ends = _statistic(share, z, np.array([-_FARTHEST, _FARTHEST + 1 / z])) / spacing
   lattice = Lattice(0.0, spacing, math.floor(ends[0]), math.floor(ends[1]))
   edges = lattice.points()[1:]
-  # Any increasing edges will do: what is in a cell is computed for them.
+  # Any increasing edges will do, since the masses of cells are computed for these edges.
   ratio = np.maximum(np.expm1(np.minimum(edges, 700.0)) / share + 1, 1e-300)
   log_ratio = np.where(edges > 30, edges - math.log(share), np.log(ratio))
   x = np.maximum.accumulate(log_ratio * z + 0.5 / z)
@@ -128,7 +128,7 @@ def _counted(one: Masses, none: Masses, counts: tuple[int, int]) -> Sequence[tup
 
 
 def _at_least(found: LatticeComposition, starts: np.ndarray) -> np.ndarray:
-  """The masses of successive losses together, less what may have wrapped around."""
+  """Lower bounds on masses of groups of successive losses, less what may have wrapped around."""
   weights = np.exp(found.log_scale - found.rounding - found.window.tilt * found.losses)
   error = math.sqrt(starts[1]) * found.error + sum(found.outside)
   mass = np.add.reduceat(found.tilted * weights, starts) * (1 - 4 * UNIT * starts[1])
@@ -136,7 +136,7 @@ def _at_least(found: LatticeComposition, starts: np.ndarray) -> np.ndarray:
 
 
 def _at_most(found: LatticeComposition, starts: np.ndarray) -> np.ndarray:
-  """The masses of successive losses together; what wrapped around only adds to them."""
+  """Upper bounds on masses of groups of successive losses; what wrapped around only adds."""
   weights = np.exp(found.log_scale + found.rounding - found.window.tilt * found.losses)
   error = math.sqrt(starts[1]) * found.error
   mass = np.add.reduceat(np.maximum(found.tilted, 0.0) * weights, starts)

@@ -14,7 +14,7 @@ Under replace-one a is 0. For one direction, that of a record against none:
 * An atom at 0 has the rest.
 
 The other direction is the reverse. Under replace-one it is the same. Data sets whose other records
-are all equal attain each half, but not both with one pair: `attained` is that of opposite ones.
+are all equal attain each half, but not both with one pair: `attained` takes the opposite ones.
 """
 
 import math
@@ -35,7 +35,7 @@ from jdp.accounting.pld.losses.pairs import (
 )
 
 _FARTHEST = 38.0  # noise, in standard deviations
-_NEWTON = 6  # steps: errors begin below log 2 / s, and of one e the next is at most s e^2 / 8
+_NEWTON = 6  # steps: the first error is below log 2 / s, and an error e becomes at most s e^2 / 8
 _CELLS, _SKETCH = 2**14, 500
 
 
@@ -45,8 +45,8 @@ def fixed_size_gaussian(q: float, z_replaced: float, z: float, *, removed: bool)
   Args:
     q: the sample's share of the records, in (0, 1).
     z_replaced: the noise multiplier of a replaced record.
-    z: that of the record in question, from `z_replaced` to twice as much: the same if it is
-      replaced, more if it is zeroed.
+    z: the multiplier of the record in question, from `z_replaced` to twice as much: the same if it
+      is replaced, more if it is zeroed.
     removed: the direction.
   """
   shift = 1 / z
@@ -75,8 +75,8 @@ def fixed_size_gaussian(q: float, z_replaced: float, z: float, *, removed: bool)
 
 
 def attained(q: float, z_replaced: float, z: float, *, removed: bool) -> Pair:
-  """The pair of data sets that exist: that of a record zeroed among opposite ones, or of a record
-  put in among equal ones. It is for lower bounds alone.
+  """A pair that existing data sets attain: a record is zeroed among opposite ones, or put in among
+  equal ones. It is for lower bounds alone.
 
   Outcomes are merged in small cells, which is post-processing.
   """
@@ -97,7 +97,7 @@ def attained(q: float, z_replaced: float, z: float, *, removed: bool) -> Pair:
 
 
 def _masses(q, shift, other, points):
-  """Of the record's side and of the other: masses between points, with bounds on their errors."""
+  """The masses between points on the record's side and on the other, with error bounds."""
   (absent, absent_error), zero, one = (
     normal_masses(points - centre) for centre in (-other, 0.0, shift)
   )
@@ -133,7 +133,7 @@ def _opposite(q: float, shift: float, other: float) -> Pair:
   def cells(edges):
     t = quantile(edges)
     (p, p_error), (q_mass, q_error) = _masses(q, shift, other, t)
-    # Errors of t, as what they make of the loss.
+    # Errors of t, expressed as errors of the loss.
     off = 64 * UNIT * (1 + edges + (shift + other) * (t + shift + other))
     off = np.append(off, off[-1])
     return Cells(p, q_mass, p_error + off * p, q_error + off * q_mass)

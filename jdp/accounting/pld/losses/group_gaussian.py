@@ -1,13 +1,13 @@
 """The pair of a Poisson sample that each of k records of a group is in with probability q.
 
-The number J of members that take part is binomial. Sums of N(J, z^2) against N(0, z^2) dominate the
-removal of the group, the reverse its addition (arXiv 2401.10294: mixtures of Gaussians). With x in
-units of the noise, the loss of a removal is
+The number J of members that take part is binomial. The mixture of N(J, z^2) against N(0, z^2)
+dominates the removal of the group, the reverse its addition (arXiv 2401.10294: mixtures of
+Gaussians). With x in units of the noise, the loss of a removal is
 
   L(x) = log sum_j P(J = j) e^(j x / z - j^2 / (2 z^2)),
 
-increasing. Where it has a given value is found by Newton's method. What is found is moved until L
-is on the safe side of that value by more than its rounding errors, so that no loss of a cell is
+which increases. Newton's method finds the x where it has a given value. This x is then moved until
+L is on the safe side of that value by more than its rounding errors, so that no loss of a cell is
 above the cell's upper edge. Hence the pair serves upper bounds alone.
 """
 
@@ -29,7 +29,7 @@ def group_gaussian(q: float, z: float, size: float, *, removed: bool) -> Pair:
   Args:
     q: the probability of each member, in (0, 1).
     z: the noise multiplier for one record.
-    size: of the group; time grows with it.
+    size: the size of the group; time grows with it.
     removed: the direction.
   """
   members = np.arange(int(size) + 1)
@@ -73,7 +73,7 @@ def _loss(log_weights, shifts):
 
 
 def _where(loss, edges, farthest_shift, side):
-  """Points x [N] where the loss is that of the edges, or a little to the side of them (-1, 1)."""
+  """Points x [N] whose loss is just above the edges (side 1) or just below them (side -1)."""
   table = np.linspace(-_FARTHEST, _FARTHEST + 2 * farthest_shift, _TABLE)
   values = loss(table)[0]
   x = np.interp(edges, values, table)
@@ -87,7 +87,7 @@ def _where(loss, edges, farthest_shift, side):
     wrong = side * (value - edges) < margin
     x = np.where(wrong, x + side * 2.0**number * margin / np.maximum(slope, 1e-300), x)
   wrong = side * (loss(x)[0] - edges) < margin
-  # Too far out for the table, or too flat: what is beyond goes to the side.
+  # Points too far out for the table, or where the loss is too flat, go all the way to the side.
   x = np.where(wrong | ~np.isfinite(x), side * math.inf, x)
   x = np.clip(x, -1e6, 1e6)
   return np.minimum.accumulate(x[::-1])[::-1] if side < 0 else np.maximum.accumulate(x)

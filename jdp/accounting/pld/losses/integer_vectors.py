@@ -1,9 +1,9 @@
 """The pair that dominates all moves by integer vectors within bounds: Statement 1.9.
 
-A vector's pair is the product of its coordinates'. Each coordinate's is replaced by an upper
+A vector's pair is the product of its coordinates' pairs. Each of those is replaced by an upper
 measure on one lattice, and these are convolved: sums of products of non-negative masses. The hockey
-sticks of all vectors are convex, and so is the largest of them: it is that of one pair. At the
-lattice's points it is the largest value, and chords between them are above it.
+sticks of all vectors are convex, and so is their maximum, which is the stick of one pair. It takes
+the largest value at each of the lattice's points, and chords between them are above the maximum.
 """
 
 import math
@@ -18,8 +18,8 @@ from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses.pairs import UNIT, Pair
 
 Vector = tuple[int, ...]
-_MOST_VECTORS = 256  # that are looked at, by their coordinates in descending order
-_MASS_ERROR = 1e-11  # relative, of a convolution
+_MOST_VECTORS = 256  # looked at, each by its coordinates in descending order
+_MASS_ERROR = 1e-11  # relative error of a convolution
 _NEGLIGIBLE = 1e-40  # mass that is moved up
 _SKETCH = 600  # atoms
 
@@ -33,13 +33,13 @@ class _Measure(NamedTuple):
 
 
 def largest_vectors(squared: int, absolute: int, dim: int, largest: int) -> list[Vector] | None:
-  """Integer vectors within bounds of which no coordinate can grow, by coordinates that are not 0.
+  """The integer vectors within bounds whose coordinates cannot grow, by their non-zero coordinates.
 
   Signs and order do not matter. None if there are too many to look at.
 
   Args:
     squared: the bound on the squared L2 norm.
-    absolute: that on the L1 norm.
+    absolute: the bound on the L1 norm.
     dim: the number of coordinates.
     largest: the bound on each.
 
@@ -68,9 +68,9 @@ def worst_of(vectors: Sequence[Vector], coordinate: Callable[[int], Pair], spaci
 
   Args:
     vectors: by their coordinates, in descending order.
-    coordinate: a distance -> the pair of one coordinate that moves by it, a few atoms and what is
-      beyond.
-    spacing: of the lattice.
+    coordinate: a distance -> the pair of one coordinate that moves by it: a few atoms, and an
+      infinite loss.
+    spacing: the spacing of the lattice.
   """
   known: dict[Vector, _Measure] = {(): _Measure(0, np.ones(1), 0.0)}
 
@@ -112,7 +112,7 @@ def _both(one: _Measure, other: _Measure) -> _Measure:
 
 
 def _trimmed(measure: _Measure) -> _Measure:
-  """What is below all but a negligible mass moves up to the rest, what is above, to infinity."""
+  """Moves a negligible mass of the smallest losses up to the rest, of the largest to infinity."""
   first, p, infinite = measure
   begin = int(np.searchsorted(np.cumsum(p), _NEGLIGIBLE))
   end = len(p) - int(np.searchsorted(np.cumsum(p[::-1]), _NEGLIGIBLE))
@@ -137,10 +137,10 @@ def _of_sticks(
 
   Args:
     losses: increasing.
-    values: what the sticks are.
+    values: the sticks' values.
     weights: the Q-masses above the points: minus the sticks' slopes.
-    infinite: where all end.
-    spacing: of the losses.
+    infinite: the value at which the sticks end.
+    spacing: the spacing of the losses.
   """
   x, largest = np.exp(losses), np.argmax(values, axis=0)
   here, at = largest[:-1], np.arange(len(losses) - 1)

@@ -25,14 +25,14 @@ UNIT = 2.0**-52
 # Errors of SciPy's ndtr at t: a relative UNIT (8 + 2 t^2). Its documented peak is 3.4e-14 at 13.
 FARTHEST = 38.0  # where ndtr is still a normal number
 LARGEST_LOSS = 600.0
-"""Its exponential is safely a float64."""
+"""The largest loss of a pair. Its exponential is safely a float64."""
 _SKETCH = 500  # atoms
-# Of a pair known by its divergences: orders, points, and log of the delta beyond.
+# For pairs known by their divergences: orders, points, and minus log of the delta at the last one.
 _ORDERS, _POINTS, _FARTHEST_NATS = 256, 4096, 700.0
 
 
 class Cells(NamedTuple):
-  """What a pair has below, between and above N increasing edges, the intervals closed above.
+  """A pair's probabilities below, between and above N increasing edges, intervals closed above.
 
   Attributes:
     p: the probabilities under P, float64 [N + 1].
@@ -51,10 +51,10 @@ class Pair(NamedTuple):
   """A dominating pair.
 
   Attributes:
-    losses: of the sketch's atoms, float64 [M].
+    losses: the losses of the sketch's atoms, float64 [M].
     log_p: log of their probabilities under P.
     cells: edges [N] -> `Cells`.
-    has_atoms: whether single losses have probabilities.
+    has_atoms: whether single losses have positive probabilities.
     step: 0, or a spacing: atoms are on `losses[0]` plus multiples of it.
   """
 
@@ -69,7 +69,7 @@ def sampled_gaussian(q: float, z: float, *, removed: bool) -> Pair:
   """The Poisson-sampled Gaussian, when a record is removed or added."""
   mean = 1 / z
 
-  def loss(t):  # of a removal
+  def loss(t):  # the loss of a removal
     exponent = mean * (t - mean / 2)
     return exponent if q == 1 else np.logaddexp(math.log1p(-q), math.log(q) + exponent)
 
@@ -107,7 +107,8 @@ def normal_masses(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   error bounds.
   """
   tail = scipy.special.ndtr(-np.abs(t))
-  signed = np.concatenate([[0.0], np.where(t < 0, tail, -tail), [0.0]])  # Phi(t), less 1 from 0 on
+  # Phi(t), minus 1 from t = 0 on. In the error, t^2 is limited: infinity times a tail of 0 is NaN.
+  signed = np.concatenate([[0.0], np.where(t < 0, tail, -tail), [0.0]])
   error = np.concatenate([[0.0], UNIT * (8 + 2 * np.minimum(t * t, 2000.0)) * tail, [0.0]])
   masses = np.diff(signed)
   masses[np.searchsorted(t, 0.0)] += 1.0
@@ -120,7 +121,7 @@ def normalised(log_p: np.ndarray) -> np.ndarray:
 
 
 def reverse(pair: Pair) -> Pair:
-  """The pair (Q, P) of one without atoms."""
+  """The reversed pair (Q, P) of a pair without atoms."""
 
   def cells(edges):
     found = pair.cells(-edges[::-1])
@@ -130,7 +131,7 @@ def reverse(pair: Pair) -> Pair:
 
 
 def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
-  """The pair with a sketch of fewer atoms: those from each of the given indices on are one.
+  """The pair with a sketch of fewer atoms: those from one of the indices to the next are merged.
 
   No atom has less than the `least` mass.
   """
@@ -141,7 +142,7 @@ def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
 
 
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
-  """Pairs of which one is released, each with its probability, and which of them it is."""
+  """The pair of releasing one of several pairs, chosen by their probabilities, and the choice."""
 
   def cells(edges):
     scaled = [[weight * part for part in pair.cells(edges)] for weight, pair in parts]
@@ -181,7 +182,7 @@ def laplace(epsilon: float) -> Pair:
 
 
 def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
-  """A pair of which the loss has few values, increasing."""
+  """A pair whose loss has few values, given in increasing order."""
   q = p * np.exp(-losses)
 
   def cells(edges):
@@ -217,7 +218,7 @@ def randomized_response(noise: float, num_values: float, epsilon: float) -> Pair
 
 def null_response(noise: float, num_values: float, *, removed: bool) -> Pair:
   """The response of one of several values against a uniform answer, or the reverse."""
-  likelier = num_values * (1 - noise) + noise  # than in a uniform answer
+  likelier = num_values * (1 - noise) + noise  # times as likely as in a uniform answer
   losses = np.log(np.array([noise, likelier]))
   if removed:
     p = np.array([(num_values - 1) * noise / num_values, likelier / num_values])

@@ -13,18 +13,19 @@ for k of t is made of both (`cut`; Statement 2.6 in `docs/theory/amplification.m
 The hockey sticks are E_Q (W - c)_+ for a removal and E_Q (1 - c W)_+ for an addition: both are
 means of convex functions of W. So a law that is larger in convex order is an upper bound for both
 directions at once. W is linear in each R_i, with coefficients that are not negative, so that larger
-laws of independent R_i give a larger one. It is found as follows:
+laws of independent R_i give a larger law of W. It is found as follows:
 
-* R's values are split between points of a geometric lattice, means kept (`discretise.upper`). What
-  is below the lattice is split between its first point and 0.
-* The sums of two such laws are split between the points of the next lattice, means kept: that is W
-  for one round, by doubling. For two of three W's values are split, of all triples.
-* What is above a lattice counts as its last point. What it loses in mean is added to the P-mass of
-  an infinite loss: (x + y - c)_+ <= (x - c)_+ + y.
+* R's values are split between points of a geometric lattice, which keeps means
+  (`discretise.upper`). What is below the lattice is split between its first point and 0.
+* The sums of two such laws are split between the points of the next lattice, which keeps means:
+  that gives W for one round, by doubling. For two of three, the values of W of all triples are
+  split.
+* What is above a lattice counts as its last point. The mean that this loses is added to the P-mass
+  of an infinite loss: (x + y - c)_+ <= (x - c)_+ + y.
 
-Lattices become finer as the law concentrates, since they hold what is likely only. Rounding errors
-of masses are relative ones, as all terms are positive: all masses are enlarged by a bound. Those of
-the splits move means, relatively, by a few units: losses are enlarged by a bound.
+Lattices become finer as the law concentrates, since they hold only what is likely. Rounding errors
+of masses are relative, as all terms are positive: all masses are enlarged by a bound. Those of the
+splits move means, relatively, by a few units: losses are enlarged by a bound.
 
 W for t rounds is a mean of W's for fewer, so t rounds cost at most as much as any fewer.
 """
@@ -44,13 +45,13 @@ LEAST_MULTIPLIER = 0.2
 """Below it the lattices would be too coarse."""
 
 _POINTS = 1000
-_MOST_ROUNDS = 2**20  # more are charged as so many
-_DEVIATIONS = 10.0  # of the log of a ratio, from its means, that the first lattice holds
+_MOST_ROUNDS = 2**20  # more are charged as this many
+_DEVIATIONS = 10.0  # standard deviations of a log ratio, from its means, in the first lattice
 _UNLIKELY = 1e-20  # mass outside a lattice: from below under Q, from above under P
-_MOST_MULTIPLIERS, _NEAR = 16, 1e-5  # of a composition; and ones nearer than this are one
+_MOST_MULTIPLIERS, _NEAR = 16, 1e-5  # in a composition; those within a relative 1e-5 are one
 _ROWS = 250  # of a table of sums at a time
-_FEW_POINTS = 300  # of each of three rounds
-# Bounds on rounding errors: of each mass, relatively, by a doubling; of means, by all of them.
+_FEW_POINTS = 300  # for each of three rounds
+# Bounds on rounding errors: relative, of each mass in a doubling; of means in all doublings.
 _MASS_ERROR, _MEAN_ERROR = 1e-9, 1e-12
 
 
@@ -58,10 +59,10 @@ class _Law(NamedTuple):
   """A law on 0 and positive values, larger in convex order than that of a sum of ratios.
 
   Attributes:
-    rounds: how many ratios, or products of ratios.
+    rounds: the number of ratios, or of products of ratios, in the sum.
     values: float64 [N], increasing, the first one 0.
     masses: float64 [N], under Q.
-    excess: what large values lost in mean.
+    excess: the mean that large values lost.
   """
 
   rounds: int
@@ -74,8 +75,8 @@ def cut(rounds: int, taken: int) -> list[tuple[int, int, int]]:
   """Parts of an epoch of which a record is in one round, or in two of three (Statement 2.6).
 
   Args:
-    rounds: t of the epoch.
-    taken: k of them.
+    rounds: t, the rounds of the epoch.
+    taken: k, the rounds that the record is in.
 
   Returns:
     (rounds, how many of these the record is in, how many such parts there are).
@@ -129,14 +130,14 @@ def allocated_gaussian(
 def merged(
   parameters: np.ndarray, counts: np.ndarray, attained: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The pairs of epochs, of those of their rounds; or pairs of their parts that dominate them.
+  """The pairs of epochs from those of their rounds; or pairs of epochs' parts that dominate them.
 
   A law takes a second or so to compute. Multipliers that are near each other count as the least, so
-  that there are at most 16 of them. A kind of part has the most severe ones.
+  that there are at most 16 of them. Each kind of part is charged the most severe ones.
 
   Args:
     parameters: (rounds, taken, multiplier) of each pair, float64 [E, 3].
-    counts: float64 [E], of rounds that the record is in: `taken` are an epoch.
+    counts: float64 [E], the numbers of rounds that the record is in: `taken` rounds are an epoch.
     attained: whether pairs must be those of epochs.
   """
   if attained:
@@ -154,7 +155,7 @@ def merged(
 
 
 def _near(z: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Counted multipliers, increasing, of which those that are near each other are the least."""
+  """Counted multipliers, increasing; those that are near each other count as their least."""
   order = np.argsort(z)
   z, counts = z[order], counts[order]
   with np.errstate(divide="ignore"):
@@ -182,11 +183,11 @@ def _two_of_three(z: float) -> _Law:
   of_one = _ratio(z, _FEW_POINTS)
   low, high = _likely(of_one)
   values = np.append(0.0, np.geomspace(3 * low * low, 3 * high * high, 2 * _POINTS))
-  # Of each ratio's excess, times the sum of the two others, of mean 2.
+  # Each of the 3 ratios' excess counts times the sum of the two others, of mean 2; and a margin.
   masses, excess = np.zeros(len(values)), 6.001 * of_one.excess
   for place, (first, mass) in enumerate(zip(of_one.values, of_one.masses, strict=True)):
     second, weights = of_one.values[place:, None], of_one.masses[place:, None].copy()
-    weights[1:] *= 2  # in the place of the pair's mirror image
+    weights[1:] *= 2  # each pair also stands for its mirror image
     products = first * second + (first + second) * of_one.values
     excess += _split(products.ravel(), (mass * weights * of_one.masses).ravel(), values, masses)
   return _Law(3, values, masses, excess * (1 + _MASS_ERROR))
@@ -204,7 +205,7 @@ def _ratio(z: float, points: int = _POINTS) -> _Law:
 
 
 def _collapsed_ratio(z: float) -> _Law:
-  """The law of one ratio's means in cells."""
+  """The law of one ratio, with each cell's values replaced by their mean."""
   t = _lattice_of_one(z, _POINTS).points() * z + 0.5 / z
   (q, _), (p, _) = pairs.normal_masses(t), pairs.normal_masses(t - 1 / z)
   return _Law(1, p / q, q, 0.0)  # relative errors are below 1e-11
@@ -223,7 +224,7 @@ def _sum(first: _Law, second: _Law, below: bool) -> _Law:
   excess = first.excess + second.excess
   for start in range(0, len(first.values), _ROWS):
     rows = slice(start, start + _ROWS)
-    # Of two equal laws, a sum of values in different blocks of rows stands for its mirror image.
+    # For two equal laws, sums of values in different blocks also stand for their mirror images.
     columns = slice(start if first is second else 0, None)
     weights = second.masses[columns].copy()
     weights[_ROWS:] *= 2 if first is second else 1
@@ -242,7 +243,7 @@ def _sum(first: _Law, second: _Law, below: bool) -> _Law:
 
 
 def _cells(found: np.ndarray, values: np.ndarray) -> np.ndarray:
-  """The index of the last of a law's values that is not above what was found."""
+  """For each number found, the index of the last of a law's values that is not above it."""
   log_first, spacing = math.log(values[1]), math.log(values[-1] / values[1]) / (len(values) - 2)
   with np.errstate(divide="ignore"):
     cell = np.floor((np.log(found) - log_first) / spacing)
@@ -250,7 +251,7 @@ def _cells(found: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _split(found: np.ndarray, mass: np.ndarray, values: np.ndarray, masses: np.ndarray) -> float:
-  """Adds what was found to the masses of a law's values; what is above them loses this in mean."""
+  """Splits the mass at what was found between a law's values. Returns the mean lost above them."""
   above = found > values[-1]
   excess = float(np.sum((found - values[-1])[above] * mass[above]))
   found = np.minimum(found, values[-1])
@@ -271,7 +272,7 @@ def _lattice(first: _Law, second: _Law) -> np.ndarray:
 
 
 def _likely(law: _Law) -> tuple[float, float]:
-  """The values between which a law has all but a tiny part: under Q from below, P from above."""
+  """The values that hold all but a tiny part of a law: under Q from below, under P from above."""
   below = np.cumsum(law.masses) > _UNLIKELY
   above = discretise.sums_from(law.masses * law.values) > _UNLIKELY * law.rounds
   below[0] = False

@@ -1,8 +1,8 @@
 """The privacy profile of the best of a random number of runs (`jdp.events.BestOfRuns`).
 
-It follows from that of one run (Statement 1.10, after arXiv 2402.06701). For a negative binomial
-number of runs it is below what Renyi divergences of one run give (`jdp.accounting.renyi`): for ten
-runs in the mean, epsilon is some 1.6 times that of one run, rather than 2.3 times.
+It follows from the profile of one run (Statement 1.10, after arXiv 2402.06701). For a negative
+binomial number of runs it is below what Renyi divergences of one run give (`jdp.accounting.renyi`):
+for ten runs on average, epsilon is some 1.6 times that of one run, rather than 2.3 times.
 """
 
 import math
@@ -22,9 +22,9 @@ def best_of_runs(one: Profile, mean_runs: float, shape: float) -> Profile:
   """The profile of the best of some runs.
 
   Args:
-    one: that of one run.
+    one: the profile of one run.
     mean_runs: E K >= 1.
-    shape: of the distribution of K, infinity for Poisson.
+    shape: the shape of the distribution of K, infinity for Poisson.
   """
   if shape == math.inf:
     added = mean_runs * float(np.exp(np.minimum(one(np.zeros(1))[0], 0.0)))

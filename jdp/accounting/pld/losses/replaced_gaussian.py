@@ -17,7 +17,7 @@ def replaced_gaussian(q: float, z: float) -> Pair:
   mean = 0.5 / z
   log_ratio = math.log1p(-q) - math.log(q) + mean * mean / 2
 
-  def log_mixed(t):  # over the density of an absent record
+  def log_mixed(t):  # the log of the mixture over the density of an absent record
     return np.logaddexp(math.log1p(-q), math.log(q) + mean * (t - mean / 2))
 
   def quantile(edges):

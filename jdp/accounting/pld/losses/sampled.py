@@ -2,13 +2,13 @@
 
 The releases' own losses are composed first, each replaced by a measure on one fine lattice
 (`discretise`), by sums of products of non-negative masses, so that rounding errors are relative.
-The result dominates the composition (or is dominated by it). With atoms of loss s, mass p under P
-and p e^-s under Q, its hockey stick H gives that of the sample, and one that is larger gives a
-larger one:
+The result dominates the composition (or is dominated by it). It has atoms of loss s, with mass p
+under P and p e^-s under Q, and a hockey stick H. The sample's hockey stick follows from H and grows
+with it:
 
 * removal, (1-q) Q + q P against Q: c -> q H((c - 1 + q) / q). So an atom moves to log(1 - q + q
-  e^s) and has the Q-mass that it had. What Q has and P has not is at log(1 - q), an infinite loss
-  has q times its P-mass.
+  e^s) and keeps its Q-mass. What Q has and P has not goes to log(1 - q), and an infinite loss has q
+  times its P-mass.
 * addition, Q against (1-q) Q + q P: here s = log dQ/dP under Q. An atom moves to -log(1 - q + q
   e^-s) and keeps its mass; an infinite loss becomes -log(1 - q).
 """
@@ -45,7 +45,7 @@ def sampled(
   """The pair of a record in a sample; None if losses are too large.
 
   Args:
-    how: of `jdp.accounting.families.samples`.
+    how: `KNOWN`, `POISSON` or `FIXED_SIZE`, as in `jdp.accounting.families.samples`.
     q: the probability that the record is in it, in (0, 1).
     released: what a record in the sample is charged, for a removal and for an addition.
     removed: the direction.
@@ -73,12 +73,12 @@ def composed_pair(parts: Sequence[Pair]) -> Pair | None:
 
 
 def _seen(q: float, whole: Pair) -> Pair:
-  """The pair of a coin of probability q that is shown, and with it what was released."""
+  """The pair of a coin of probability q that is shown, with what was released if it is heads."""
   return pairs.mixture(((1 - q, pairs.atoms(np.zeros(1), np.ones(1))), (q, whole)))
 
 
 def _composed(parts: Sequence[Pair], below: bool) -> _Atoms | None:
-  """The composition of pairs as atoms, at least or at most; None if losses are too large."""
+  """The composition of pairs as atoms, from below or above; None if losses are too large."""
   ends = [_likely(pair) for pair in parts]
   width = math.hypot(*(high - low for low, high in ends))
   if not sum(max(-low, high) for low, high in ends) < LARGEST_LOSS:
@@ -111,7 +111,7 @@ def _likely(pair: Pair) -> tuple[float, float]:
 
 def _removal(q: float, whole: _Atoms, below: bool) -> _Atoms:
   losses, p, infinite = whole
-  if not below:  # what Q has and P has not, at a loss that is above its own
+  if not below:  # what Q has and P has not, at a finite loss, above its own of -infinity
     rest = max(0.0, 1.0 - float(np.sum(p * np.exp(-losses))))
     least = float(losses[0]) - 40
     losses, p = np.append(least, losses), np.append(rest * math.exp(least), p)
@@ -135,8 +135,8 @@ def _moved(losses: np.ndarray, p: np.ndarray, infinite: float, below: bool) -> _
 def _both_halves(removal: _Atoms, addition: _Atoms) -> _Atoms:
   """The losses above 0 of a removal and those below of an addition; the rest is at 0.
 
-  Between 0 and 1 the stick falls as a line does but for the losses below 0. It is above that of the
-  addition there if it is at both ends.
+  Between 0 and 1 the stick is a line apart from what losses below 0 add. So there it is above the
+  stick of the addition if it is above it at both ends.
   """
   up, down = removal.losses > 0, addition.losses < 0
   above, left_out = removal.p[up], addition.p[~down]
