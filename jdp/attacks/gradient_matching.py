@@ -69,9 +69,9 @@ def match_gradient(
   Args:
     gradient_of: (input [d], label) -> gradient of the model's loss at that example, flat [p]. It
       must be differentiable.
-    prior: of inputs.
-    num_steps: of the optimiser.
-    learning_rate: of the optimiser at the start, in the prior's standard deviations.
+    prior: the prior of inputs.
+    num_steps: the number of the optimiser's steps.
+    learning_rate: the optimiser's at the start, in the prior's standard deviations.
 
   Returns:
     (released [p], penalty >= 0, candidates) -> `Match`. A release that is zero or not finite counts

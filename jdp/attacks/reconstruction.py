@@ -8,7 +8,7 @@ data. It forms an unbiased estimate of the gradient from one of these:
 
 * one release;
 * the mean of repeated releases of the same gradient;
-* a released sum, less what it believes of the other gradients.
+* a released sum, minus what it believes about the other gradients.
 
 Then it attacks:
 
@@ -101,7 +101,7 @@ def principal_prior(inputs: Rows, num_components: int) -> GaussianPrior:
   flat = values.reshape(len(values), -1)
   mean = flat.mean(axis=0)
   _, lengths, basis = np.linalg.svd(flat - mean, full_matrices=False)
-  # Centring leaves a singular value that is zero but for rounding: it does not count.
+  # Centring leaves a singular value that is zero up to rounding: it does not count.
   rank = int(np.sum(lengths > 1e-6 * lengths[0]))
   if not num_components <= rank:
     raise ValueError(
@@ -172,7 +172,7 @@ def _check_count(shape: tuple[int, int], count: int) -> None:
 def _haar(size: int) -> tuple[np.ndarray, np.ndarray]:
   """(orthonormal rows [size, size], their scales [size]): 1 over the size of a constant piece."""
   means, details, scales = np.eye(size), [], []
-  while len(means) % 2 == 0:  # which a mean of all pixels is not
+  while len(means) % 2 == 0:  # ends at one mean of all pixels, or earlier
     first, second = means[::2], means[1::2]
     scales.append(np.full(len(first), len(means) / size))
     details.append((first - second) / math.sqrt(2))
@@ -241,7 +241,7 @@ def gaussian_attack(
   Args:
     residuals: [m, outputs], the candidates, none zero. For a model at its start they are
       `residuals_at_zero`.
-    prior: of inputs, over the features.
+    prior: the prior of inputs, over the features.
 
   Returns:
     (gradient [outputs, features + 1], noise_variance) -> `Reconstruction`. The gradient is an
@@ -262,7 +262,7 @@ def gaussian_attack(
     surprise = matched - jnp.append(prior.mean, 1.0)
     signal = prior.basis @ surprise[:-1]
     ratio = prior.variances * square / noise_variance
-    # The log evidence, less a term that all candidates share: that of a model in which noise alone
+    # The log evidence, minus a term that all candidates share: that of a model in which noise alone
     # explains |matched|^2.
     gain = jnp.sum(matched**2) - jnp.sum(surprise**2) + jnp.sum(signal**2 * ratio / (1 + ratio))
     evidence = 0.5 * (square / noise_variance * gain - jnp.sum(jnp.log1p(ratio)))
@@ -284,9 +284,9 @@ def nearest_in_cap(direction: jax.Array, center: jax.Array, angle: ArrayLike) ->
   every noise whose density depends on the L2 norm alone.
 
   Take a cap no larger than half the sphere. Then the result is at least as close to every vector in
-  the cap as `direction` was. With a smaller angle, the cap's less that of the ball of success, the
-  whole ball around the result lies in the cap. Which of the two guesses is better depends on the
-  noise. With no cap, `direction` itself is the best guess.
+  the cap as `direction` was. With a smaller angle (the cap's minus that of the ball of success),
+  the whole ball around the result lies in the cap. Which of the two guesses is better depends on
+  the noise. With no cap, `direction` itself is the best guess.
 
   Args:
     direction: [d], of any length. The first basis vector replaces one that has no direction.

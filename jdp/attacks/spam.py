@@ -8,7 +8,7 @@ what the server holds anyway, so it costs no privacy.
 
 The test cannot see an attack that stays within the noise:
 
-* one update with its gradient turned round;
+* one update whose gradient has its sign flipped;
 * an old instance that the process has not left behind;
 * a drift of less than the threshold, repeated.
 """
@@ -168,7 +168,7 @@ def scaled_update(factor: float) -> Attack:
 
 
 def sign_flip() -> Attack:
-  """An attack that sends the honest update turned round.
+  """An attack that sends the honest update with its sign flipped.
 
   With noise that is as likely on either side, it deviates like an honest update.
 

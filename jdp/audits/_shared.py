@@ -49,7 +49,7 @@ def log_or_minus_inf(x: np.ndarray) -> np.ndarray:
 
 
 def error_probability(confidence: float) -> float:
-  """1 - confidence; refuses a confidence that is none."""
+  """1 - confidence; refuses a confidence outside (0, 1)."""
   if not 0 < confidence < 1:
     raise ValueError(f"Expected confidence in (0, 1), got {confidence}.")
   return 1 - confidence

@@ -21,8 +21,8 @@ from jdp.audits._shared import (
   gaussian_bound_by,
 )
 
-_TOLERANCE = 1e-3  # relative, of the probability at a limit
-_HALVINGS = 100
+_TOLERANCE = 1e-3  # relative error of the probability at a limit
+_HALVINGS = 100  # of the interval [0, 1]: p may be as small as 1e-30
 
 
 @checked
@@ -64,10 +64,10 @@ def _upper_limit(k: np.ndarray, n: np.ndarray, error: float) -> np.ndarray:
 def _corrected(
   p: np.ndarray, tail: Callable[[np.ndarray], np.ndarray], target: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Both ends of an interval in which a growing `tail` reaches its target: p, or found by halves.
+  """Both ends of an interval that contains the root of an increasing `tail`.
 
-  SciPy's inverses may be wrong. At 1000 successes of 3e8 the lower limit was nearly twice the
-  frequency (SciPy 1.17).
+  It is p itself where SciPy is right, else found by bisection. SciPy's inverses may be wrong: at
+  1000 successes of 3e8 the lower limit was nearly twice the frequency (SciPy 1.17).
   """
   near = np.abs(tail(p) - target) <= _TOLERANCE * abs(target)
   low, high = np.where(near, p, 0.0), np.where(near, p, 1.0)
@@ -87,7 +87,7 @@ def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 
   Args:
     confidence: in (0, 1). The limits of P and of Q share it equally.
-    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
+    delta: the delta of the (epsilon, delta)-DP that is audited, in [0, 1).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -101,7 +101,7 @@ def epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 
 @checked
 def quick_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
-  """`epsilon_bound` by Wilson's limits, for the choice of events.
+  """`epsilon_bound` by Wilson's limits, for choosing events.
 
   Wilson's limits are faster, but they hold only approximately.
 

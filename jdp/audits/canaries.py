@@ -106,8 +106,9 @@ def planted_update(local_update: LocalUpdate, directions: jax.Array, norm: float
 
   Args:
     local_update: what users compute.
-    directions: of the canaries, float32 [m, dim]. dim is the number of the model's parameters.
-    norm: of a canary's update. It is the query's clip norm, or more.
+    directions: the canaries' directions, float32 [m, dim]; dim is the number of the model's
+      parameters.
+    norm: the norm of a canary's update. It is the query's clip norm, or more.
 
   >>> directions = jnp.eye(3)[:2]
   >>> update = planted_update(lambda key, params, own, project: own * params, directions, 2.0)
@@ -139,8 +140,9 @@ def planted_loss(loss: Loss, directions: jax.Array, norm: float) -> Loss:
 
   Args:
     loss: (parameters, examples) -> mean loss, of the other examples.
-    directions: of the canaries, float32 [m, dim]. dim is the number of the model's parameters.
-    norm: of a canary's gradient. It is the query's clip norm, or more.
+    directions: the canaries' directions, float32 [m, dim]; dim is the number of the model's
+      parameters.
+    norm: the norm of a canary's gradient. It is the query's clip norm, or more.
 
   >>> from jdp.data import Examples
   >>> examples = Examples(jnp.ones((2, 3)), jnp.zeros(2), jnp.ones(2))

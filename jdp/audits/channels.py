@@ -1,6 +1,6 @@
 """Exact audits: the epsilon of a mechanism whose output distribution is known.
 
-They draw no samples, and have no error but rounding's. A mechanism on finitely many inputs and
+They draw no samples, and have no error except rounding. A mechanism on finitely many inputs and
 outcomes is a channel: a matrix of probabilities, one row for each input. Its epsilon is found from
 the matrix alone, independently of `jdp.accounting`'s analyses.
 
@@ -26,7 +26,7 @@ from jdp.accounting.local.priv_unit import MAX_DIM
 from jdp.accounting.local.scalar_dp import MAX_LEVELS
 from jdp.audits._shared import Bound
 
-_LENGTHS = 1000  # of noise, whose distribution a sum over quantiles stands for
+_LENGTHS = 1000  # quantiles of the noise's length that probabilities are averaged over
 
 
 @checked
@@ -68,8 +68,8 @@ def channel_epsilon(channel: Matrix, delta: float = 0.0) -> float:
 def response_channel(num_levels: int, log_lie_probability: float) -> np.ndarray:
   """The channel of randomised response on levels 0..k.
 
-  ScalarDP and ScalarRelDP release this of numbers on their grid. A number between levels has a
-  mixture of two rows, which needs no larger epsilon.
+  ScalarDP and ScalarRelDP release this response for numbers on their grid. A number between levels
+  has a mixture of two rows, which needs no larger epsilon.
 
   Args:
     num_levels: k.
@@ -158,16 +158,16 @@ def cube_channel(dim: int, threshold: int, p: float) -> np.ndarray:
 def l2_laplace_channel(dim: int, epsilon: float, num_cells: int = 200) -> np.ndarray:
   """The channel of L2-Laplace noise on two opposite ends of its ball, by cells of their loss.
 
-  Let the ends be 1 apart. Noise z has a length R, and an angle to their difference u of a cosine c.
+  Let the ends be 1 apart. Noise z has a length R, and an angle of cosine c to their difference u.
   The loss is epsilon (||z + u|| - ||z||). With s = t / epsilon, it is at least t where c is at
   least (s^2 + 2 R s - 1) / (2 R). R has a Gamma(dim) distribution of scale 1 / epsilon. (1 - c) / 2
-  has a Beta distribution, both of its parameters (dim - 1) / 2. Reflection turns the losses of one
-  end into minus those of the other.
+  has a Beta distribution with both parameters (dim - 1) / 2. Reflection turns the losses of one end
+  into minus those of the other.
 
   Args:
     dim: at least 2. In one dimension see `binned_channel`.
-    epsilon: of the mechanism, positive. The loss is in [-epsilon, epsilon], and near its ends with
-      small probability only, the smaller the larger the dimension.
+    epsilon: the mechanism's epsilon, positive. The loss is in [-epsilon, epsilon]. It is near the
+      ends only with a small probability, which falls with the dimension.
     num_cells: how many equal parts each half of that interval has.
 
   Returns:
@@ -187,7 +187,7 @@ def l2_laplace_channel(dim: int, epsilon: float, num_cells: int = 200) -> np.nda
   shares, half = np.linspace(0, 1, num_cells + 1), (dim - 1) / 2
 
   def cells(side: int) -> np.ndarray:
-    """Of positive or negative losses, outwards from 0: differences of their own, smaller tail."""
+    """Cells of positive or of negative losses, from 0 outwards, by the tail on their side."""
     least = (shares**2 + 2 * lengths * side * shares - 1) / (2 * lengths)
     tails = scipy.special.betainc(half, half, np.clip((1 - side * least) / 2, 0, 1))
     return np.maximum(-np.diff(np.mean(tails, axis=0)), 0.0)
@@ -198,7 +198,7 @@ def l2_laplace_channel(dim: int, epsilon: float, num_cells: int = 200) -> np.nda
 
 @checked
 def binned_channel(laws: Sequence[Any], edges: Vector) -> np.ndarray:
-  """The channel of real outputs that are told apart by cells only.
+  """The channel of real outputs that are told apart only by cells.
 
   Args:
     laws: one for each input, with `cdf` and `sf`, as SciPy's frozen distributions.
@@ -218,21 +218,21 @@ def binned_channel(laws: Sequence[Any], edges: Vector) -> np.ndarray:
     raise ValueError("Expected laws with cdf and sf, got others; freeze a distribution of SciPy.")
   edges = np.concatenate([[-np.inf], edges, [np.inf]])
   below, above = (np.array([getattr(law, side)(edges) for law in laws]) for side in ("cdf", "sf"))
-  # The difference is taken of the smaller tail: that of the other would cancel. Rounding may make
-  # it negative between neighbouring floats.
+  # Differences of the smaller tail are taken: those of the other would cancel. Rounding may make
+  # them negative between neighbouring floats.
   return np.maximum(np.where(below[:, 1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
 
 
 @checked
 def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
-  """The bound of the best event, seen as often as is to be expected: an audit seldom finds more.
+  """The bound of the best event if it is seen as often as expected: an audit seldom finds more.
 
   It shows what keeps an audit's bound below the true epsilon: the number of reports, or the events
   and inputs that were tried.
 
   Args:
     channel: [2, outcomes], probabilities on two inputs, of cells with nearly one likelihood ratio.
-    num_samples: reports of each input that measure the event.
+    num_samples: the number of reports of each input that measure the event.
     bound: `jdp.audits.bounds.epsilon_bound` or another.
 
   Raises:
@@ -251,7 +251,7 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
   p, q = channel
   found = 0.0
   for own, other in ((p, q), (q, p)):
-    # By the Neyman-Pearson lemma, the best events are the first so many cells in this order.
+    # By the Neyman-Pearson lemma, the best events take the first cells in this order.
     with np.errstate(divide="ignore", invalid="ignore"):
       order = np.argsort(-own / other, kind="stable")
     seen, false = (np.minimum(np.cumsum(x[order]), 1.0) * num_samples for x in (own, other))
@@ -261,7 +261,7 @@ def attainable_bound(channel: Matrix, num_samples: int, bound: Bound) -> float:
 
 
 def _rows(channel: Matrix) -> np.ndarray:
-  """A channel as an array, or a refusal of what is not a channel."""
+  """The channel as an array. Refuses what is not a channel."""
   channel = np.asarray(channel, float)
   if not (
     channel.ndim == 2
@@ -275,7 +275,7 @@ def _rows(channel: Matrix) -> np.ndarray:
 
 
 def _pair_epsilon(p: np.ndarray, q: np.ndarray, delta: float) -> float:
-  """The epsilon that the events need that are likelier under p than under q."""
+  """The epsilon that events need if they are likelier under p than under q."""
   p, q = p[p > 0], q[p > 0]  # An outcome that only q has makes no event likelier under p.
   with np.errstate(divide="ignore"):  # An outcome that only p has gives infinity.
     order = np.argsort(-p / q, kind="stable")

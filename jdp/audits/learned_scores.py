@@ -1,4 +1,4 @@
-"""Audits of releases that nobody has a statistic for: a likelihood ratio that is learned.
+"""Audits of releases for which no statistic is known, by a likelihood ratio that is learned.
 
 A classifier learns from half of the releases to tell the two inputs apart. Its log odds estimate
 the log of the likelihood ratio, which is the best score there is. The other half is audited by this
@@ -18,7 +18,7 @@ from jdp.audits.scores import ScoreAudit, audit_scores
 Score = Callable[[np.ndarray], np.ndarray]
 """Releases [n, numbers] -> scores [n], larger for releases that look like the first input's."""
 
-_RIDGE = 1e-3  # of the mean loss: weights of features that tell nothing stay small
+_RIDGE = 1e-3  # penalty in the mean loss: weights of features that tell nothing stay small
 _STEPS = 12
 _LARGEST = 30.0  # standard deviations: what lies farther counts as this
 
@@ -28,11 +28,10 @@ def learned_score(first: Rows, second: Rows) -> Score:
   """The log odds that a logistic regression on the numbers and their squares finds.
 
   With normal releases of any means and variances these features are all that the likelihood ratio
-  needs, but for products of two numbers.
+  needs, except for products of two numbers.
 
   Args:
-    first: [n, numbers], releases on one input. NaN and infinities are numbers of their own: each
-      counts as a large one.
+    first: [n, numbers], releases on one input. NaN and infinities count as large numbers.
     second: [n', numbers], releases on the other.
 
   Raises:

@@ -120,10 +120,10 @@ def draw_scores(
   """Scores of independent reports: [num_samples] for each value. Consumes the key.
 
   Args:
-    key: of the reports.
-    mechanism: whose `encode` is audited, as it stands.
+    key: the key of the reports.
+    mechanism: the mechanism, whose `encode` is audited as it stands.
     statistic: report -> scalar. Integers stay integers.
-    num_samples: of each value, at most 2^31 - 1.
+    num_samples: the number of reports of each value, at most 2^31 - 1.
     *values: inputs, within the mechanism's domain or outside it.
 
   >>> from jdp.mechanisms import laplace
@@ -160,7 +160,7 @@ def audit_mechanism(
   near the result comes to the true loss depends on all three.
 
   Args:
-    key: of the reports; consumed.
+    key: the key of the reports; consumed.
     mechanism: its stated guarantee is not used.
     first: an input of the mechanism's shape. The ends of the domain, u and -u, tell most. Inputs
       outside the domain show whether it is enforced.

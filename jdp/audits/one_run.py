@@ -40,7 +40,7 @@ class OneRunAudit(NamedTuple):
 def one_run_p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float = 0.0
 ) -> float:
-  """An upper bound on the probability of so many right guesses or more.
+  """An upper bound on the probability of `num_correct` right guesses or more.
 
   It holds for every (epsilon, delta)-DP run. For r guesses of m coins and v right ones, with W ~
   Bin(r, e^epsilon / (1 + e^epsilon)), it is
@@ -91,7 +91,7 @@ def one_run_epsilon(
     num_guesses: as in `one_run_p_value`; fixed before the run.
     num_correct: as in `one_run_p_value`.
     confidence: in (0, 1).
-    delta: of the (epsilon, delta)-DP that is audited.
+    delta: the delta of the (epsilon, delta)-DP that is audited.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -133,7 +133,7 @@ def audit_one_run(
     num_guesses: an even number r with 2 <= r <= m. It is fixed before the run. Half of them guess
       "included".
     confidence: in (0, 1).
-    delta: of the (epsilon, delta)-DP that is audited.
+    delta: the delta of the (epsilon, delta)-DP that is audited.
 
   Raises:
     ValueError: if an argument is out of range, or a score is NaN.

@@ -31,14 +31,14 @@ The tests tell two neighbouring runs apart, whichever of them is the positive. T
 convex and does not fall.
 """
 
-_ROUNDING = 1e-9  # by which what is refuted must exceed what is possible
+_ROUNDING = 1e-9  # relative margin by which what is refuted must exceed what is possible
 _PRECISION = 1e-6  # relative, of a bound
 _GRID = 2000  # rates at which a ledger's curve is computed
-_LEAST_RATE = 1e-7
+_LEAST_RATE = 1e-7  # the least of these rates
 
 
 class GaussianRunAudit(NamedTuple):
-  """What an audit in one run found of a Gaussian trade-off curve.
+  """What an audit in one run found about a Gaussian trade-off curve.
 
   Attributes:
     mu: the lower bound, if the run's curve is a Gaussian one.
@@ -137,7 +137,7 @@ def ledger_curve(
 
 @checked
 def f_dp_p_value(num_canaries: int, num_guesses: int, num_correct: int, curve: Curve) -> float:
-  """An upper bound on the probability of so many right guesses or more.
+  """An upper bound on the probability of `num_correct` right guesses or more.
 
   It holds for every run whose neighbours no test tells apart better than `curve` says.
 
@@ -178,10 +178,10 @@ def f_dp_bound(
 ) -> float:
   """A lower bound on the parameter of a family of curves, from the number of right guesses.
 
-  It is at most the run's parameter with probability `confidence`, if the run's curve is of the
-  family. That is so for every run if the family is `approximate_curve`. A run with normal noise is
-  of the family `gaussian_curve`, another is not: randomised response of epsilon 1, taken for a
-  Gaussian release, would be said to have more.
+  It is at most the run's parameter with probability `confidence`, if the run's curve is in the
+  family. Every run's curve is in `approximate_curve`. A run with normal noise is in
+  `gaussian_curve`, other runs are not: randomised response of epsilon 1, taken for a Gaussian
+  release, would seem to have a larger epsilon.
 
   Args:
     num_canaries: as in `f_dp_p_value`.
@@ -189,7 +189,7 @@ def f_dp_bound(
     num_correct: as in `f_dp_p_value`.
     family: parameter >= 0 -> curve. A larger parameter has a lower curve.
     confidence: in (0, 1).
-    precision: the share of itself by which the largest refuted parameter may exceed the bound. A
+    precision: the relative amount by which the largest refuted parameter may exceed the bound. A
       coarse one saves evaluations of curves that take long, such as `ledger_curve`.
 
   Raises:
@@ -276,10 +276,10 @@ def gaussian_epsilon_of(mu: float, delta: float) -> float:
 
 
 def _is_possible(counts: tuple[int, int, int], tail: float, curve: Curve) -> bool:
-  """Whether so many right guesses or more may have the probability `tail`.
+  """Whether `correct` right guesses or more may have the probability `tail`.
 
   If `tail` were that probability, R and H would be at least `right` and `wrong` at every step, in
-  the worst case: all the tail is at exactly so many right guesses.
+  the worst case: all of the tail is at exactly `correct` right guesses.
   """
   canaries, guesses, correct = counts
   right, wrong = tail * correct / canaries, tail * (guesses - correct) / canaries

@@ -21,7 +21,7 @@ from jdp.audits.bounds import Bound
 _MODULI = (3, 5, 7, 16)
 # Rarer residues are left out: otherwise every number would be an event of its own.
 _LEAST_COUNT = 20
-_GRID_LEVELS = 40  # how many granularities above its spacing a grid is searched for
+_GRID_LEVELS = 40  # how many granularities above a grid's spacing are tried
 _GRANULARITY_OF_ZERO = 1000  # larger than any other: zero is a multiple of every power of two
 _NUM_SIZES = 4096  # more than there are places of a first digit, so that the pair is one integer
 
@@ -66,7 +66,7 @@ def residues(numbers: Rows, spacing: float | None = None) -> dict[str, np.ndarra
 
   Args:
     numbers: [n] or [n, coordinates], floats, or integers in units of the spacing.
-    spacing: of the grid that the numbers are on. None: they are plain float32.
+    spacing: the spacing of the grid that the numbers are on. None: they are plain float32.
 
   Returns:
     {name: int64 [n]}.
@@ -87,7 +87,7 @@ def residues(numbers: Rows, spacing: float | None = None) -> dict[str, np.ndarra
 
 
 def _residues(name: str, numbers: ArrayLike, spacing: float | None) -> dict[str, np.ndarray]:
-  """`residues` of an argument of that name."""
+  """`residues` of an argument that errors call `name`."""
   numbers = np.asarray(numbers)
   if not (numbers.ndim in (1, 2) and np.all(np.isfinite(numbers))):
     raise ValueError(
@@ -171,7 +171,7 @@ def audit_residues(
     second: the same on the other input.
     bound: `epsilon_bound` or `gaussian_bound`. Its confidence is the audit's, however the event was
       chosen.
-    spacing: of the grid that the numbers are on. None: they are plain float32.
+    spacing: the spacing of the grid that the numbers are on. None: they are plain float32.
 
   Raises:
     ValueError: if there are fewer than two numbers of either kind, or one is NaN or infinite.

@@ -98,7 +98,7 @@ def audit_outcomes(counts: Matrix, *, confidence: float, delta: float = 0.0) -> 
       trials. The definition of an outcome must be fixed before the trials.
     confidence: the probability that all limits hold, two for each count. The bound is at most
       epsilon whenever they do.
-    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
+    delta: the delta of the (epsilon, delta)-DP that is audited, in [0, 1).
 
   Returns:
     The bound, >= 0.
@@ -218,7 +218,7 @@ def best_outcomes(first: Vector, second: Vector, bound: Bound) -> tuple[float, O
   false_hits = np.searchsorted(second, values, side="right") - np.searchsorted(
     second, values, side="left"
   )
-  # By the Neyman-Pearson lemma, the best sets are the first so many in this order.
+  # By the Neyman-Pearson lemma, the best sets take the first outcomes in this order.
   order = np.argsort(-hits / (false_hits + 1), kind="stable")
   bounds = bound(np.cumsum(hits[order]), len(first), np.cumsum(false_hits[order]), len(second))
   best = int(np.argmax(bounds))

@@ -30,7 +30,7 @@ from jdp.audits._shared import (
 from jdp.audits.bounds import Bound
 from jdp.audits.scores import ScoreAudit, Threshold, choose_side
 
-_PRIOR = 0.5
+_PRIOR = 0.5  # both parameters of Jeffreys' Beta(1/2, 1/2)
 _BISECTIONS = 60
 
 
@@ -43,8 +43,8 @@ def anytime_limits(
   Each limit is wrong at any of these times with probability at most `error`.
 
   Args:
-    successes: of independent trials so far.
-    trials: so far.
+    successes: the number of successes in independent trials so far.
+    trials: the number of trials so far.
     error: in (0, 1).
 
   >>> low, high = anytime_limits([0, 50, 100], 100, 0.005)
@@ -57,7 +57,7 @@ def anytime_limits(
   evidence = scipy.special.betaln(k + _PRIOR, n - k + _PRIOR) - scipy.special.betaln(_PRIOR, _PRIOR)
 
   def excess(p: np.ndarray) -> np.ndarray:
-    """The log of the likelihood ratio against p, less the log of 1/error."""
+    """The log of the likelihood ratio against p, minus the log of 1/error."""
     log_likelihood = scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p)
     return evidence - log_likelihood + math.log(error)
 
@@ -74,7 +74,7 @@ def anytime_epsilon_bound(confidence: float, delta: float = 0.0) -> Bound:
 
   Args:
     confidence: in (0, 1). The limits of P and of Q share it equally.
-    delta: of the (epsilon, delta)-DP that is audited, in [0, 1).
+    delta: the delta of the (epsilon, delta)-DP that is audited, in [0, 1).
 
   Raises:
     ValueError: if an argument is out of range.
@@ -103,8 +103,8 @@ class SequentialAudit(NamedTuple):
   """What an audit found that may have stopped early.
 
   Attributes:
-    found: at the last look. Its bound is the largest of all looks.
-    num_batches: how many were drawn, the one that chose the event among them.
+    found: what it found at the last look. Its bound is the largest of all looks.
+    num_batches: how many batches were drawn, including the one that chose the event.
     stopped: whether the bound exceeded the claim before the batches were used up.
   """
 
@@ -170,9 +170,9 @@ def _count(event: Threshold, own: np.ndarray, other: np.ndarray) -> tuple[int, i
 def _outermost(
   excess: Callable[[np.ndarray], np.ndarray], inside: np.ndarray, outside: np.ndarray
 ) -> np.ndarray:
-  """The probabilities between two where the evidence against them begins to suffice.
+  """The probabilities between `inside` and `outside` where the evidence against them suffices.
 
-  Rounded outwards. `outside` itself if the evidence does not suffice there.
+  The nearest to `inside`, rounded outwards; `outside` if the evidence does not suffice there.
   """
   reached = excess(outside) > 0
   end = outside
