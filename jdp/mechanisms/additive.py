@@ -47,8 +47,8 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   It holds for every input, because the input is first scaled down to an L1 norm of sensitivity / 2.
   An input that holds NaN or infinity, or whose norm exceeds float32's range, counts as zero. Floats
   add the surcharge of the module's docstring: at delta = 1e-10 at most 1.1e-3 for one coordinate.
-  The tails end at 155 times the scale. Two inputs share all reports but 1e-30 of them, so a larger
-  epsilon than 86 is refused (statement 5.5 of `docs/theory/float_noise.md`).
+  The tails end at 155 times the scale. An epsilon above 86 is refused: up to it, any two inputs
+  share all but 1e-30 of their reports (statement 5.5 of `docs/theory/float_noise.md`).
 
   Source: Dwork, McSherry, Nissim and Smith, "Calibrating noise to sensitivity in private data
   analysis" (TCC 2006).
@@ -56,7 +56,7 @@ def laplace(epsilon: float, sensitivity: float, *, shape: tuple[int, ...] = ()) 
   Args:
     epsilon: the privacy loss of one release. In (0, 86].
     sensitivity: the L1 distance of the farthest two values of the domain. Positive.
-    shape: of one value.
+    shape: the shape of one value.
 
   Returns:
     A `LocalMechanism` on float values of `shape` in the L1 norm. Reports are the estimates, float32
@@ -94,16 +94,16 @@ def gaussian(
   server. Its epsilon is the exact one of this delta (arXiv 1805.06530, Theorem 8), valid for small
   and large values. It holds for every input, because the input is first scaled down to an L2 norm
   of sensitivity / 2. An input that holds NaN or infinity counts as zero. Floats add the surcharge
-  of the module's docstring. The tails end at 17.3 times the standard deviation. What this makes
-  impossible under a neighbour is part of delta, and the least delta
-  (`jdp.accounting.float_noise.gaussian_cut`). It is 2e-12 for a tenth of the sensitivity, and below
-  1e-30 from a fifth on.
+  of the module's docstring. The tails end at 17.3 times the standard deviation. The mass that this
+  makes impossible under a neighbour is part of delta, and is its least value
+  (`jdp.accounting.float_noise.gaussian_cut`). It is 2e-12 for a noise of a tenth of the
+  sensitivity, and below 1e-30 from a fifth on.
 
   Args:
-    stddev: of the noise. Between 1e-4 and 1e4 times the sensitivity.
+    stddev: the noise's standard deviation. Between 1e-4 and 1e4 times the sensitivity.
     sensitivity: the L2 distance of the farthest two values of the domain. Positive.
-    delta: at which epsilon is stated. In (`gaussian_cut`, 1).
-    shape: of one value.
+    delta: the delta at which epsilon is stated. In (`gaussian_cut`, 1).
+    shape: the shape of one value.
 
   Returns:
     A `LocalMechanism` on float values of `shape` in the L2 norm. Reports are the estimates, float32
@@ -133,7 +133,7 @@ def l2_laplace(
 ) -> LocalMechanism:
   """Releases a vector plus noise z of density proportional to exp(-epsilon ||z||_2 / sensitivity).
 
-  The noise has a uniform direction. Its length is Gamma(size) distributed, the sum of as many
+  The noise has a uniform direction. Its length is Gamma(size) distributed, the sum of `size`
   exponentials. The estimate is unbiased for vectors of an L2 norm up to sensitivity / 2. Its error
   is E||estimate - value||^2 = size (size + 1) (sensitivity / epsilon)^2 (1 + 1/3072). For a scalar
   it is the Laplace mechanism.
@@ -150,7 +150,7 @@ def l2_laplace(
   Args:
     epsilon: the privacy loss of one release. In (0, 86].
     sensitivity: the L2 distance of the farthest two values of the domain. Positive.
-    shape: of one value.
+    shape: the shape of one value.
 
   Returns:
     A `LocalMechanism` on float values of `shape` in the L2 norm. Reports are the estimates, float32

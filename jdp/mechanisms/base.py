@@ -27,7 +27,7 @@ class LocalMechanism(NamedTuple):
     decode: report -> estimate. The server's unbiased estimate of the value.
     privatize: (key, value) -> estimate. `decode` after `encode`.
     guarantee: what one report costs. A mechanism states nothing else about privacy.
-    shape: of one value and of one estimate. () for scalars.
+    shape: the shape of one value and of one estimate. () for scalars.
     norm: value -> scalar. The norm that the domain is stated in.
     max_norm: the largest norm of an estimate. Infinite for mechanisms that add unbounded noise.
     mean_squared_error: norm of the value -> E||estimate - value||^2 (L2). It is computed in float64

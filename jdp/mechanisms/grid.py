@@ -23,7 +23,7 @@ class GridParameters(NamedTuple):
     mechanism: the constants of the mechanism itself.
     spacing: the distance of neighbouring points of the grid.
     num_levels: the largest report. Reports are integers in [-num_levels, num_levels].
-    dtype: of the reports.
+    dtype: the dtype of the reports.
   """
 
   mechanism: Any

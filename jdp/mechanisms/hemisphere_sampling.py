@@ -20,7 +20,7 @@ from jdp.random import draws
 
 @checked
 def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
-  """Releases a vector of the L2 ball as a point of the hemisphere around it, or of the opposite.
+  """Releases a vector of the L2 ball as a point of the hemisphere around it, or the opposite one.
 
   The vector v is rounded without bias to one end of the ball's diameter through it, +-radius u.
   With probability e^epsilon / (1 + e^epsilon) the report V is uniform on the half of the unit
@@ -37,7 +37,7 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
   Args:
     dim: the dimension d. In [2, 1e9].
     epsilon: the privacy loss of one release. In [1e-3, 1e4].
-    radius: of the ball. In [1e-30, 1e30].
+    radius: the radius of the ball. In [1e-30, 1e30].
 
   Returns:
     A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are V, float32 [dim].

@@ -18,7 +18,7 @@ from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
 from jdp.numerics.vectors import l2_norm, unit
 
-_SPACING = 1 / 64  # of the dither, whose unit is the noise's standard deviation in V, 1
+_SPACING = 1 / 64  # of the dither; the noise in V has a standard deviation of 1
 
 
 @checked
@@ -44,9 +44,9 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
   (zero, NaN, infinite) is replaced by the first basis vector.
 
   That is for real numbers. On the machine, V is plain noise with a probability of (1 - p) / (1 -
-  q), q that of <V, u> >= gamma, realised to a relative 2^-32. It then depends on random bits alone.
-  Else <V, u> is above gamma. So no report is impossible under any input, and what float32 errors
-  add to the probability of a report is bounded as that of `priv_unit`.
+  q), realised to a relative 2^-32, where q is the probability of <V, u> >= gamma. It then depends
+  on random bits alone. Else <V, u> is above gamma. So no report is impossible under any input, and
+  what float32 errors add to the probability of a report is bounded as for `priv_unit`.
 
   Args:
     dim: the dimension d. At least 2.

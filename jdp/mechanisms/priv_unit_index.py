@@ -20,7 +20,7 @@ from jdp.mechanisms.base import LocalMechanism
 from jdp.mechanisms.draws import candidates as draws
 from jdp.numerics.vectors import l2_norm, unit
 
-_LEAST_BITS = 5
+_LEAST_BITS = 5  # 2^5 candidates fill a word of labels
 
 
 class IndexReport(NamedTuple):
@@ -29,7 +29,7 @@ class IndexReport(NamedTuple):
   Attributes:
     seed: the public seed of the client's own turn of the candidates. It is uint16, and tells
       nothing.
-    number: of the candidate. It is uint16 up to 16 bits, else uint32.
+    number: the number of the candidate. It is uint16 up to 16 bits, else uint32.
   """
 
   seed: jax.Array
@@ -78,8 +78,8 @@ def compressed_priv_unit(
     epsilon: the privacy loss of one release. In [1e-3, 100]. Above about 20, 30 bits are too few
       for the default.
     table_key: a public key, consumed. May be traced.
-    bits: of a number, from 5 to 30. By default, the fewest for which the squared error is at most
-      1.05 times that of `priv_unit` at the same epsilon.
+    bits: the bits of a number, from 5 to 30. By default, the fewest for which the squared error is
+      at most 1.05 times that of `priv_unit` at the same epsilon.
 
   Returns:
     A `LocalMechanism` on float [dim] vectors in the L2 norm. Reports are `IndexReport`s.

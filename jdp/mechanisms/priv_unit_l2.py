@@ -57,9 +57,9 @@ def priv_unit(
 
   That is for real numbers. On the machine, the release is one of two:
 
-  * With a probability of (1 - p) / (1 - q), q the cap's share of the sphere, realised to a relative
-    2^-32, V is from anywhere on the sphere. It is then made of random bits alone, the same for
-    every input. So no report is impossible under any input, and rounding cannot make one rarer.
+  * With a probability of (1 - p) / (1 - q), realised to a relative 2^-32, V is from anywhere on the
+    sphere. Here q is the cap's share of the sphere. V is then made of random bits alone, the same
+    for every input. So no report is impossible under any input, and rounding cannot make one rarer.
   * Else V is from the cap. What float32 errors add to the probability of a report is bounded by
     `jdp.accounting.float_noise.cap_surcharge` (statement 5.6 of `docs/theory/float_noise.md`).
 
@@ -145,9 +145,9 @@ def priv_unit(
 def published_split(dim: int, epsilon0: float, epsilon1: float) -> tuple[float, float]:
   """(gamma, p) of the paper's parameterisation, to pass to `priv_unit` with epsilon0 + epsilon1.
 
-  p is expit(epsilon0). gamma is the larger one that the paper's two sufficient conditions allow for
-  epsilon1 (`jdp.accounting.local.priv_unit.published_cap`). The guarantee of the mechanism made
-  from them is their exact epsilon, which is below epsilon0 + epsilon1.
+  p is expit(epsilon0). gamma is the largest that either of the paper's two sufficient conditions
+  allows for epsilon1 (`jdp.accounting.local.priv_unit.published_cap`). The guarantee of the
+  mechanism made from them is their exact epsilon, which is below epsilon0 + epsilon1.
 
   Raises:
     ValueError: if an argument is out of range (dim >= 3).
@@ -176,7 +176,7 @@ def _choose_cap(dim: int, epsilon: float, gamma: float | None, p: float | None) 
 
 
 def _coarse_error(dim: int) -> float:
-  """What rounding to the least spacing adds to the squared error, about: of caps that are small."""
+  """Roughly what rounding to the least spacing adds to the squared error, for small caps."""
   inverse_square = 1 / (dim - 2) if dim > 2 else -math.log(_LEAST_SPACING)
   return (dim - 1) * _LEAST_SPACING**2 / 12 * inverse_square
 

@@ -143,7 +143,7 @@ def fast_proj_unit(
       E X = 1,    Var X = (2/k) (1 - k/D) - (4/D) (sum_r m_r^2 - sum_j u_j^4).
 
   For uniformly random W, Var X is (2/k) (1 - k/D) / (1 + 2/D). The mean length E X^(1/2) is near
-  1 - Var X / 8. Whatever u, it is the one that c allows for up to a relative (sum_r m_r^2 - sum_j
+  1 - Var X / 8. For every u, c allows for this mean length up to a relative (sum_r m_r^2 - sum_j
   u_j^4) / (2D) <= 1/(2D), to leading order in k/D. The estimate's bias is of that order: 1e-5 of u
   at D = 2^17, far below its noise. Coordinates where u is zero have no bias. Sign flips alone, with
   k coordinates kept, would leave up to about 1/(3k), because their Var X is (2/k) (1 - sum_j u_j^4)

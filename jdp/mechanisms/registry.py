@@ -33,11 +33,11 @@ class Setting(NamedTuple):
   """What a mechanism is made for.
 
   Attributes:
-    dim: the dimension d of vectors. Of no meaning for scalars.
+    dim: the dimension d of vectors. It means nothing for scalars.
     epsilon: the privacy loss of one release.
-    num_projections: k of the mechanisms that report k numbers. Of no meaning for others.
+    num_projections: k of the mechanisms that report k numbers. It means nothing for others.
     max_coordinate: a public bound on the values' coordinates.
-    delta: of the mechanisms that are not pure.
+    delta: the delta of the mechanisms that are not pure.
     public_key: for what all clients share. It may be traced. None stands for a fixed key.
   """
 

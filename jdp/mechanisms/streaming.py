@@ -43,7 +43,7 @@ def stream_sum(
   products.
 
   For the releases themselves, use `jax.vmap(mechanism.privatize)(keys, values)`. Their sum is this
-  one up to float32 rounding. (Of dithered releases, about 1 coordinate in 1e5 is so near the edge
+  one up to float32 rounding. (In dithered releases, about 1 coordinate in 1e5 is so near the edge
   of its cell that rounding takes it to the next.)
 
   Formal guarantee: each release has its own, `mechanism.guarantee`, against a server that sees them
@@ -59,8 +59,8 @@ def stream_sum(
       traced under vmap.
     weights: [n] floats. NaN counts as 0. None: all 1.
     block_size: how many clients a block has. It affects speed and memory only. By default, as many
-      as a core's cache likes: 20 at 1e4 coordinates. Accelerators compute so many blocks side by
-      side as have 2^25 numbers. Take twice as many clients where they share a projection.
+      as suit a core's cache: 20 at 1e4 coordinates. Accelerators compute as many blocks side by
+      side as hold 2^25 numbers. Take twice as many clients where they share a projection.
     mesh: devices of the Auto type that share the blocks (`jdp.federated.client_mesh`). None: one
       device. The mesh may have any number of axes. The call must not be inside another shard_map.
       Every device gets all keys, values and weights. The one sum at the end is all that they
@@ -176,7 +176,7 @@ def unrounded_stream_sum(
 def _sum_side_by_side(
   block_sum: Callable[[jax.Array], jax.Array | Compensated], count: int, at_once: int
 ) -> Compensated:
-  """The sum of so many blocks, as many at once as fill a device. Blocks beyond the last add 0."""
+  """The sum of `count` blocks, `at_once` of them side by side. Blocks beyond the last add 0."""
 
   def part(turn):
     return sum_rows(jax.vmap(block_sum)(turn * at_once + jnp.arange(at_once, dtype=jnp.int32)))
@@ -187,7 +187,7 @@ def _sum_side_by_side(
 def _sum_in_groups(
   block_sum: Callable[[jax.Array], jax.Array], count: int, size: int, nothing: jax.Array
 ) -> Compensated:
-  """The sum of so many small blocks, one after the other. Those of a group add up in float32."""
+  """The sum of `count` small blocks, one after the other. Groups of `size` add up in float32."""
 
   def part(group):
     start = group * size

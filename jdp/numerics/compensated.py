@@ -33,10 +33,10 @@ from jdp._loop_carries import vary_like
 PyTree = Any
 
 MAX_CONTRIBUTIONS = 2**21
-"""Of how many contributions a sum keeps its sensitivity."""
+"""The most contributions for which a sum keeps its sensitivity."""
 
 _BLOCK = 2**10  # parts in a block of a long sum
-_SMALL = 2**13  # Numbers of an array that is summed together with others.
+_SMALL = 2**13  # most numbers of an array that is summed together with others
 # Use `float64` only around primitives. JAX keeps their types wherever it traces them, under vmap
 # and scan too. It may narrow constants.
 _jax: Any = jax  # `enable_x64` moved between versions of JAX
@@ -88,7 +88,7 @@ class Product:
     left: float32 [r, a].
     right: float32 [r, b]. Float64 once it is scaled.
     shape: the shape that the [a, b] entries are reshaped to.
-    numbers: int32 [q], of the rows of the matrix that `rows` are added to.
+    numbers: int32 [q], the numbers of the matrix's rows that `rows` are added to.
     rows: float32 [q, b]. Float64 once they are scaled.
   """
 
@@ -257,7 +257,7 @@ def _is_small(rows: Any) -> bool:
 
 
 def _sums_of_small(arrays: list[Any]) -> list[Compensated]:
-  """The sums over the rows of each array, computed as one vector: each alone takes as long."""
+  """The sums over the rows of each array, as one vector: one array alone would take as long."""
   if not arrays:
     return []
   with float64(True):

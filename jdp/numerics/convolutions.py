@@ -1,9 +1,10 @@
 """Convolutions in the layout that XLA's compiler for CPUs computes fast, inside loops too.
 
 The library that XLA calls on a CPU wants the channels last. XLA brings convolutions to this layout,
-but not those in the body of a loop, which it computes by plain loops instead. The gradient by a
-kernel has another layout. Rounds are loops over clients, so there it took 20 times as long: 338 ms
-in place of 14 for 10 images of 30 x 30 x 32 and a kernel of 3 x 3 x 32 x 64, on one core.
+but not those in the body of a loop, which it computes by plain loops instead. The gradient with
+respect to a kernel has another layout. Rounds are loops over clients, so there it took 20 times as
+long: 338 ms instead of 14 for 10 images of 30 x 30 x 32 and a kernel of 3 x 3 x 32 x 64, on one
+core.
 """
 
 from collections.abc import Callable

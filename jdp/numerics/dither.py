@@ -27,10 +27,10 @@ def dithered(key: jax.Array, tree: Any, spacing: jax.typing.ArrayLike) -> Any:
   Formal guarantee: post-processing of the tree by a function that does not depend on it.
 
   Args:
-    key: of the one shift that all coordinates share. Consumed.
+    key: the key of the one shift that all coordinates share. Consumed.
     tree: float32 arrays. NaN, infinities and numbers of more than 2^23 spacings stay as they are.
       (Float32 holds such numbers no finer.)
-    spacing: of the grid, a float32 scalar >= 0. Public. It may be traced. 0 rounds nothing.
+    spacing: the grid's, a float32 scalar >= 0. Public. It may be traced. 0 rounds nothing.
 
   Returns:
     The tree, float32. Each number is within spacing / 2 of what it was, up to float32 rounding.
@@ -55,7 +55,7 @@ def public_shifts(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
   Args:
     key: consumed. No noise may come from it.
-    shape: of the result, float32.
+    shape: the shape of the result, float32.
 
   >>> public_shifts(jax.random.key(0), (2, 3)).shape
   (2, 3)

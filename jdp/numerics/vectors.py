@@ -111,6 +111,6 @@ def clip(vector: PyTree, max_norm: jax.typing.ArrayLike) -> PyTree:
   scaled, norm, scale = _scaled(vector)
   keep = (norm <= bound * scale) & (scale > 0)
   factor = bound / jnp.where(norm > 0, norm, 1.0)
-  # Below float32's normal numbers it may be wrong by as much as it is.
+  # A subnormal factor may be wrong by as much as its own size, so it counts as 0.
   factor = jnp.where(factor >= jnp.finfo(jnp.float32).tiny, factor, 0.0)
   return jax.tree.map(lambda x, s: jnp.where(keep, x, s * factor), vector, scaled)

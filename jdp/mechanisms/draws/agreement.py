@@ -1,4 +1,4 @@
-"""Samples in which coordinates a random vertex of the cube agrees with a given one, inside jit.
+"""Draws, inside jit, the coordinates in which a random vertex of the cube agrees with a given one.
 
 The number of agreements is drawn by inversion of a table of 64-bit integers. Float32 could not hold
 that table: at d = 1e6 one count has a probability of 1e-3 or less. Which coordinates agree is a
@@ -74,7 +74,7 @@ def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
 
 
 def count_sampler(cube: Cube) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-  """Makes the sampler key -> (anywhere, N), of N, int32 scalar, the number of agreements.
+  """Makes the sampler key -> (anywhere, N), where N, an int32 scalar, is the number of agreements.
 
   N is Binomial(d, 1/2) given N >= L. `anywhere` says that the vertex is to be drawn from all of the
   cube instead, so that it has N >= L with probability p.

@@ -13,14 +13,14 @@ from jdp.numerics.row_products import precise_dot, row_dots
 from jdp.numerics.vectors import unit
 
 _WORD = 32  # candidates that share a word of labels
-_BLOCK_NUMBERS, _BLOCK_ROWS = 2**22, 2**8  # of candidates that are made at once, at most
+_BLOCK_NUMBERS, _BLOCK_ROWS = 2**22, 2**8  # the most numbers, and candidates, made at once
 
 
 class Candidates(NamedTuple):
   """N directions that a public key and a client's public seed stand for.
 
-  Candidate i is Q u_i. The table u_1, ..., u_N is independent and uniform on the sphere, and all
-  clients have the same. Q is the client's own: it flips signs at random, and shifts all coordinates
+  Candidate i is Q u_i. The table u_1, ..., u_N is independent and uniform on the sphere, and the
+  same for all clients. Q is the client's own: it flips signs at random, and shifts all coordinates
   around. It is orthogonal and does not depend on the table, so for each client the candidates are
   independent and uniform.
 

@@ -48,7 +48,7 @@ def _quantiles(
     return (2 * np.exp(log_height), -slope) if from_pole else (gamma, slope)
 
   table = tabulate(height, 0.0)
-  # Constant and factor of t and of 1 - t: numbers, so that all caps have one program.
+  # Constant and factor of t and of 1 - t: data, so that all caps share one compiled program.
   lines = np.array([[0, 1], [1, -1]], np.float32)[:: -1 if from_pole else 1]
 
   def heights(y):
