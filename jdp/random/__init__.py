@@ -3,7 +3,7 @@
 `secure_key` makes a ChaCha key from the operating system's entropy. Use it wherever a guarantee
 rests on the key. JAX's default keys (threefry) are not made to resist an adversary. They suffice
 for tests, data order and initial values. All draws take either. The ledger marks every release
-whose noise comes from another than a secure key.
+whose noise comes from a key that is not secure.
 """
 
 from jdp.random.discrete import discrete_gaussian, skellam

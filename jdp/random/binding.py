@@ -36,7 +36,7 @@ from jdp.random.draws import bits
 PyTree = Any
 
 _CHUNK = 1024  # words of a message that become _WORDS
-_WORDS = 8
+_WORDS = 8  # of a chunk's digest: eight sums, 2^-16 each, give 2^-128
 _ALONE = 2**13  # Longer arrays are not copied into one with the others.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
@@ -98,9 +98,9 @@ def program(function: Callable[..., Any], *args: PyTree) -> PyTree:
   """What tells a function's code from other code, to be hidden by `bind`.
 
   Args:
-    function: that JAX can trace. Whatever it does counts, also by arrays that it holds, but for
-      what Python does when it is called back.
-    args: what it is called with. Their shapes and types count, and not their values.
+    function: a function that JAX can trace. Everything that it does counts, including the arrays
+      that it holds, except what Python does in callbacks.
+    args: its arguments. Their shapes and types count, not their values.
 
   Returns:
     The text of its program, and the arrays that the program holds.

@@ -45,7 +45,7 @@ PIECE = 2**12
 
 
 def _width(count: int) -> int:
-  """How many blocks are computed where `count` are needed: for few of them, one of few numbers.
+  """How many blocks are computed where `count` are needed: small counts share one width.
 
   XLA compiles the loop once for each width that a program has. One block keeps a width of its own,
   as XLA makes one function of so small a loop. More blocks are not padded: what becomes of their

@@ -34,7 +34,7 @@ def discrete_gaussian(key: jax.Array, stddev: float, shape: tuple[int, ...] = ()
   Args:
     key: of any type, consumed.
     stddev: the parameter sigma, a host float in (0, 15000].
-    shape: of the result.
+    shape: the shape of the result.
 
   Returns:
     Independent draws, int32. Magnitudes beyond 17.4 stddev (probability 2^-215) do not occur.
@@ -58,7 +58,7 @@ def discrete_laplace(key: jax.Array, scale: float, shape: tuple[int, ...] = ()) 
   Args:
     key: of any type, consumed.
     scale: a host float in (0, 1600].
-    shape: of the result.
+    shape: the shape of the result.
 
   Returns:
     Independent draws, int32. Magnitudes beyond 155.3 scale (probability 2^-223) do not occur.
@@ -83,7 +83,7 @@ def skellam(key: jax.Array, variance: float, shape: tuple[int, ...] = ()) -> jax
   Args:
     key: of any type, consumed.
     variance: a host float in [1e-6, 2.2e8].
-    shape: of the result.
+    shape: the shape of the result.
 
   Returns:
     Independent draws, int32. Magnitudes of probability 2^-215 together do not occur.
@@ -112,7 +112,7 @@ def _table_draws(
 def _padded_draws(
   key: jax.Array, rows: jax.Array, rests: jax.Array, last: jax.Array, shape: tuple[int, ...]
 ) -> jax.Array:
-  """Draws from a table of magnitudes up to `last`: its rests from there on are padding."""
+  """Draws from a table of magnitudes up to `last`. Its rests from `last` on are padding."""
   size, of_rests = np.uint32(len(rows)), last + np.int32(1)
 
   def draw(key, count):

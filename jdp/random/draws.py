@@ -50,9 +50,10 @@ _LOG_2 = np.float32(math.log(2.0))
 _DEEP, _HASH = 5, 2
 _FRACTION_BITS = 32 * _DEEP + 1
 _HASH_BITS = 17
-# Uniforms are scaled up, as float32 numbers end at 2^-126: and down again by 2^-126 at most.
+# Words and fractions are multiplied by 2^62, so that the smallest fraction is no float32 below the
+# least normal one, 2^-126. The factor back to U, 2^-(64 + 62), is then just 2^-126 itself.
 _SCALE = 62
-_SMALL = 2**13  # numbers of an array of which a copy takes no time
+_SMALL = 2**13  # most numbers of an array whose copy takes no time
 LARGEST_EXPONENTIAL = (64 + _FRACTION_BITS) * math.log(2)
 """The largest draw of `exponential`, 155.9."""
 LARGEST_LAPLACE = LARGEST_EXPONENTIAL - math.log(2)
@@ -81,7 +82,7 @@ def log_uniforms(key: jax.Array, shape: tuple[int, ...] = ()) -> tuple[jax.Array
 
   Args:
     key: consumed.
-    shape: of each result.
+    shape: the shape of each result.
 
   Returns:
     (log U, log(1 - U)), float32 of `shape`, with relative error below 5e-7.
@@ -99,7 +100,7 @@ def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -
 
   Args:
     key: consumed.
-    shape: of the result.
+    shape: the shape of the result.
     dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
@@ -122,7 +123,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
 
   Args:
     key: consumed.
-    shape: of the result.
+    shape: the shape of the result.
     dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
@@ -148,7 +149,7 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
 
   Args:
     key: consumed.
-    shape: of the result.
+    shape: the shape of the result.
     dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
@@ -207,7 +208,7 @@ def combined_normals(
     keys: [n], consumed.
     weights: float32 [n].
     count: int32 scalar, at most n.
-    shape: of the result, float32.
+    shape: the shape of the result, float32.
 
   >>> keys = jax.random.split(jax.random.key(0), 2)
   >>> one = combined_normals(keys, jnp.array([2.0, 1.0]), jnp.int32(1), (3,))
@@ -240,7 +241,7 @@ def _of_pairs(
   key: jax.Array,
   shape: tuple[int, ...],
 ) -> jax.Array:
-  """The values that `pair` makes two of at a time, in tiles; of threefry keys, only the first."""
+  """Values that `pair` makes two at a time, in tiles; for threefry keys, only the first of each."""
   # XLA fuses threefry words with one output only: using both normals computes every block twice.
   if is_threefry(key):
     return in_tiles(lambda k, count: pair(k, count)[0], key, shape)
@@ -260,7 +261,7 @@ def bernoulli(key: jax.Array, p: float, shape: tuple[int, ...] = ()) -> jax.Arra
   Args:
     key: consumed.
     p: a host float in [0, 1]. 0 and 1 are exact.
-    shape: of the result.
+    shape: the shape of the result.
 
   Returns:
     bool, of `shape`.
@@ -342,10 +343,11 @@ def _words_and_fraction(key: jax.Array, count: int) -> tuple[jax.Array, jax.Arra
 
 
 def _fraction(words: jax.Array) -> jax.Array:
-  """A uniform of `_FRACTION_BITS`, in units of 2^-`_SCALE`: as small a float32 as they allow."""
+  """A uniform of `_FRACTION_BITS`, in units of 2^-`_SCALE`."""
   weights = np.float32(2.0) ** (_SCALE - 32 * np.arange(1, _DEEP + 1, dtype=np.float32))
   # An inner product, because XLA on CPU would compute a sum again for each of the draws.
   total = jnp.dot(words.astype(np.float32), weights, precision="highest")
+  # Half of the last word's unit, so that it is never 0.
   return total + np.float32(2.0 ** (_SCALE - _FRACTION_BITS))
 
 
@@ -416,9 +418,10 @@ def _log_uniforms(
 
 
 def _log_uniform(high: jax.Array, low: jax.Array, fraction: jax.Array) -> jax.Array:
-  """log U for U = (w + fraction) / 2^64 in the lower half, with w of the bits (high, low).
+  """log U for U = (w + fraction) / 2^64 in the lower half, where w has the bits (high, low).
 
-  In the upper half it is 1 - U that has this form, of w inverted. With w inverted it is log(1 - U).
+  In the upper half 1 - U has this form, with the bits of w inverted. Called with the bits of w
+  inverted, this function gives log(1 - U).
   """
   above = high >= np.uint32(1 << 31)
   high, low = (jnp.where(above, ~w, w).astype(np.float32) for w in (high, low))
@@ -441,7 +444,7 @@ def _mantissa(u: jax.Array, scale: int) -> tuple[jax.Array, jax.Array]:
   u must be positive and not subnormal.
   """
   pattern = lax.bitcast_convert_type(u, np.int32) - np.int32(scale << 23)
-  # Less the pattern of sqrt(1/2), so that the exponent steps there and m - 1 is centred at zero.
+  # Minus the pattern of sqrt(1/2), so that the exponent steps there and m - 1 is centred at zero.
   exponent = (pattern - _SQRT_HALF_BITS) >> 23
   mantissa = lax.bitcast_convert_type(pattern - (exponent << 23), np.float32)
   return mantissa - np.float32(1), exponent.astype(np.float32)

@@ -34,7 +34,7 @@ REST_WORDS = 9
 """Words that a draw from the rests takes."""
 _REST = 1 << 32 * REST_WORDS
 _WORD = 1 << 64
-_LOG_TAIL = LARGEST_NORMAL**2 / 2  # of a Gaussian's tail bound, exp(-x^2 / (2 stddev^2))
+_LOG_TAIL = LARGEST_NORMAL**2 / 2  # minus the log of a Gaussian's tail, exp(-x^2 / (2 stddev^2))
 LARGEST_MAGNITUDE = 2**18 - 1
 """Tables hold magnitudes up to this one; those up to 2^16 - 1 stay in a core's cache."""
 
@@ -126,7 +126,7 @@ def about_fractions(denominator: int, variance: float, farthest: int) -> AliasTa
 
 
 def _of_both_signs(weights: list[int]) -> list[int]:
-  """The weights of magnitudes, of which each but 0 has two signs."""
+  """The weights of magnitudes. Each except 0 counts for both signs."""
   return [weights[0], *(2 * weight for weight in weights[1:])]
 
 
@@ -203,6 +203,6 @@ def _tail_is_negligible(v: float, x: float, log_tail: float) -> bool:
 
 def _exp_fixed_point(rate: Fraction) -> int:
   """e^-rate in fixed point."""
-  context = Context(prec=170)
+  context = Context(prec=170)  # more than the 155 decimal digits of 512 bits
   exponent = context.divide(Decimal(-rate.numerator), Decimal(rate.denominator))
   return int(context.multiply(context.exp(exponent), Decimal(_ONE)))

@@ -128,12 +128,12 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
   """Whether others may know the noise drawn with `noise_key`: an event's `key_exposed`.
 
   They may know it in two cases: the key is not secure, or it also draws the data's randomness.
-  Clients have the latter key. Of arrays of keys, one in common suffices. A key derived from the
-  data's key is not recognised, so split one key into both.
+  Clients have the latter key. For arrays of keys, one key in common suffices. A key derived from
+  the data's key is not recognised, so split one key into both.
 
   Args:
-    noise_key: of the noise. A key, or an array of keys.
-    data_key: of randomness that is not secret. A key, an array of keys, or None.
+    noise_key: the key of the noise, or an array of keys.
+    data_key: the key of randomness that is not secret, an array of keys, or None.
 
   Returns:
     A bool where the types decide. A scalar bool array where the two keys had to be compared.
@@ -154,8 +154,8 @@ def is_exposed(noise_key: jax.Array, data_key: jax.Array | None = None) -> bool 
 def marked(event: E, noise_key: jax.Array, data_key: jax.Array | None = None) -> E:
   """The event of noise that was drawn with a key, which says whether the key is not secret.
 
-  This is the one place that sets `key_exposed`. A mark that the event has, it keeps. `SumQuery`
-  marks what `finalize` returns, so a query need not.
+  This is the one place that sets `key_exposed`. The event keeps a mark that it already has.
+  `SumQuery` marks what `finalize` returns, so a query need not.
 
   Args:
     event: an event of `jdp.events`.

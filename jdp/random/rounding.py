@@ -2,7 +2,7 @@
 
 A fraction f / K is rounded to the integer x with P(x) proportional to e^(-(x - f/K)^2 / (2 v)), of
 the variance v = `VARIANCE`. So the mean is the fraction itself to 1e-32, and the distribution is
-the same about every fraction but for a shift. A discrete Gaussian variable, added to the rounded
+the same about every fraction up to a shift. A discrete Gaussian variable, added to the rounded
 value, thus makes a discrete Gaussian variable about the fraction (Statement 4.6 of
 `docs/theory/correlated_noise.md`).
 
@@ -18,9 +18,9 @@ from jdp.random import integer_distributions
 from jdp.random.draws import bits
 
 DENOMINATOR = 64
-"""K."""
+"""K, the denominator of all fractions."""
 VARIANCE = 4.0
-"""v, of the rounded value about the fraction."""
+"""v, the variance of the rounded value about the fraction."""
 FARTHEST = 31
 """How far from a fraction's floor its rounding may be."""
 
