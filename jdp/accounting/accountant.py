@@ -142,8 +142,8 @@ def epsilon_interval(
   """An interval that contains the least epsilon that a ledger's events guarantee at a delta.
 
   Both ends come from privacy loss distributions (`jdp.accounting.pld`), rounding errors included.
-  The upper end is a guarantee, like that of `epsilon`. Nothing below the lower end holds against an
-  observer who sees the releases as their events state them: neighbouring data sets exist whose
+  The upper end is a guarantee, like that of `epsilon`. No epsilon below the lower end holds against
+  an observer who sees the releases as their events state them: neighbouring data sets exist whose
   releases differ by more. Such data sets are known for some events (`jdp.accounting.pld.terms` says
   which). The lower end counts other events as free, so it is 0 for a ledger of such events alone.
   An observer who sees less (a rounded result, or the last model alone) may learn less.
@@ -191,7 +191,7 @@ def epsilon_interval(
         "epsilon", _profile(ledger, "tightest", relation, observer, finer).epsilon(delta)
       )
       highest = min(highest, bound)
-      # Overflows cost at most this much of delta. The lower end must hold without them.
+      # Without overflows the same epsilon would hold at a delta larger by at most this.
       charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
       lowest = max(lowest, lower_epsilon(attained, min(1.0, delta + charged), highest, finer))
       before, width = width, highest - lowest

@@ -3,7 +3,7 @@
 Each search takes a plan, a function from the searched number to the ledger of the run. The ledger
 may hold anything: schedules, groups, local releases. Epsilon must be monotone in the number.
 
-Samples that outgrow their slots add about e^epsilon times their probability to delta. So such a
+Samples that outgrow their slots add (1 + e^epsilon) times their probability to delta. So such a
 plan has a largest epsilon that it can state. A target beyond it is refused, because the search
 would stop at the number for that largest epsilon.
 """

@@ -58,7 +58,7 @@ def to_dp_event(
   releases are exported as randomised response of two values, since every epsilon-DP mechanism
   post-processes it. Rounds by epochs or in turns, and those with correlated noise, have no
   `DpEvent`. They come last, as the releases that their epochs, turns or runs cost under the
-  relation. A sample that the observer sees has no `DpEvent` either, and counts as all records.
+  relation. A sample that the observer sees has no `DpEvent` either: all records count as sampled.
 
   Args:
     ledger: what was done.

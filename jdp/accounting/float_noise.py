@@ -176,7 +176,7 @@ def cap_surcharge(spacing: float, dim: int, delta: float) -> float:
 
 
 def _sum_of_cells(error: float, dim: int, delta: float) -> float:
-  """A bound on the sum of `dim` errors of cells, of this root mean square; it fails with delta."""
+  """A bound on the sum of `dim` cells' errors up to a delta; `error` is their root mean square."""
   largest, variance, nats = _LARGEST_DRAW * error, dim * error**2, -math.log(delta)
   # The certain bound is the smaller one in few dimensions, Bernstein's in many.
   return min(dim * largest, variance + math.sqrt(2 * variance * nats) + 2 * largest * nats / 3)

@@ -64,7 +64,7 @@ def _upper_limit(k: np.ndarray, n: np.ndarray, error: float) -> np.ndarray:
 def _corrected(
   p: np.ndarray, tail: Callable[[np.ndarray], np.ndarray], target: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Both ends of an interval that contains the root of an increasing `tail`.
+  """Both ends of an interval that contains the root of an increasing `tail` minus `target`.
 
   It is p itself where SciPy is right, else found by bisection. SciPy's inverses may be wrong: at
   1000 successes of 3e8 the lower limit was nearly twice the frequency (SciPy 1.17).

@@ -170,9 +170,9 @@ def _count(event: Threshold, own: np.ndarray, other: np.ndarray) -> tuple[int, i
 def _outermost(
   excess: Callable[[np.ndarray], np.ndarray], inside: np.ndarray, outside: np.ndarray
 ) -> np.ndarray:
-  """The probabilities between `inside` and `outside` where the evidence against them suffices.
+  """Where, between `inside` and `outside`, the evidence against a probability begins to suffice.
 
-  The nearest to `inside`, rounded outwards; `outside` if the evidence does not suffice there.
+  The result is rounded outwards. It is `outside` if the evidence does not suffice there.
   """
   reached = excess(outside) > 0
   end = outside

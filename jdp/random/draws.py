@@ -50,8 +50,8 @@ _LOG_2 = np.float32(math.log(2.0))
 _DEEP, _HASH = 5, 2
 _FRACTION_BITS = 32 * _DEEP + 1
 _HASH_BITS = 17
-# Words and fractions are multiplied by 2^62, so that the smallest fraction is no float32 below the
-# least normal one, 2^-126. The factor back to U, 2^-(64 + 62), is then just 2^-126 itself.
+# Fractions are as small as 2^-161, but float32's normal numbers end at 2^-126. So uniforms are
+# multiplied by 2^62. The factor back to U, 2^-(64 + 62), is then just the least normal number.
 _SCALE = 62
 _SMALL = 2**13  # most numbers of an array whose copy takes no time
 LARGEST_EXPONENTIAL = (64 + _FRACTION_BITS) * math.log(2)
@@ -101,7 +101,7 @@ def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -
   Args:
     key: consumed.
     shape: the shape of the result.
-    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
+    dtype: the dtype of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
     Independent draws, all > 0. (In a 16-bit `dtype` they may round to 0.)
@@ -124,7 +124,7 @@ def laplace(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> ja
   Args:
     key: consumed.
     shape: the shape of the result.
-    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
+    dtype: the dtype of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
     Independent draws, of magnitude at most 155.3.
@@ -150,7 +150,7 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype=np.float32) -> jax
   Args:
     key: consumed.
     shape: the shape of the result.
-    dtype: of the result, a float of at most 32 bits. The draw itself is in float32.
+    dtype: the dtype of the result, a float of at most 32 bits. The draw itself is in float32.
 
   Returns:
     Independent draws.

@@ -25,7 +25,7 @@ _HUGE = 1e150  # stands for infinity in a search
 _LOG_TINY = -700.0  # e^-700: what is smaller counts as zero
 MOST_DRAWS = 2**14  # more draws count as this many
 _MOST_DIMENSIONS = 1e15  # a larger dimension costs as much as infinity, to 15 digits
-_LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # of order - 1, where the best one is looked for
+_LOG_ORDERS = math.log(1e-3), math.log(2.0**24)  # range of log(order - 1) that is searched
 
 
 def hockey_stick(draws: int, shift: float, epsilon: float) -> float:

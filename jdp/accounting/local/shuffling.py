@@ -43,8 +43,8 @@ _LOG_TAIL = 80.0
 _MAX_GROUPS = 4096  # groups of numbers of clones that are summed over
 _MOST_REPORTS = 10**9  # these have nearly a million likely numbers of clones
 _ROUNDING = 1e-10  # relative error allowed for in the binomial tails
-_TOLERANCE = 1e-9  # of a search in epsilon
-_MAX_EPSILON = 500.0  # e^epsilon is finite; no number of reports amplifies so much
+_TOLERANCE = 1e-9  # absolute tolerance of a search in epsilon
+_MAX_EPSILON = 500.0  # e^epsilon is still finite; no number of reports amplifies this much
 _TINY = 1e-300  # keeps logarithms finite at delta = 0
 
 _CLONES = {

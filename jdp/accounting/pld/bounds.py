@@ -80,7 +80,7 @@ class Stick(NamedTuple):
 
 def upper(composition: LatticeComposition) -> Stick:
   """The hockey stick of the composition, at most; what wraps around only adds to it."""
-  # Chernoff's bound on the untilted mass above the window; 1.001 covers rounding errors.
+  # At most the untilted mass above the window. 1.001 covers rounding errors.
   log_mass = composition.log_scale - composition.window.tilt * composition.losses[-1]
   beyond = composition.outside[1] * _exp(log_mass)
   return _stick(composition, 1.0, 1.001 * (composition.infinite + beyond), 0.0)
@@ -140,4 +140,4 @@ def _discounted(values: np.ndarray, spacing: float) -> np.ndarray:
 
 
 def _exp(value):
-  return math.exp(value) if value < 700 else math.inf
+  return math.exp(value) if value < 700 else math.inf  # float64 ends at e^709

@@ -19,7 +19,7 @@ from jdp.accounting.pld.terms import terms_of
 from jdp.accounting.profiles import PrivacyProfile, rdp_profile, smaller
 
 TOLERANCE = 5e-4
-_FINER, _FEW = 5, 2**20  # tolerances tried for a lower bound; more than one only of so few pairs
+_FINER, _FEW = 5, 2**20  # tolerances tried for a lower bound; for more pairs than this, only one
 _GUESSES = 4  # guesses of an epsilon, each half of the one before
 _COARSE = 16  # a direction that may cost less is tried with this many times the tolerance
 

@@ -22,7 +22,7 @@ from jdp.accounting.pld.plan import Window, is_tame, lattice
 
 _MANY = 2**20  # two stages are used from this many equal pairs on
 _OUTSIDE = 1e-24  # mass outside of the first stage's window
-_MOST_POINTS = 2**20  # of that window
+_MOST_POINTS = 2**20  # the most spacings in that window
 _SKETCH = 500  # atoms
 
 

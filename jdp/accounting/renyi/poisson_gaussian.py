@@ -121,7 +121,7 @@ def _by_quadrature(q: np.ndarray, z: np.ndarray, a: np.ndarray) -> np.ndarray:
   num_nodes = np.ceil((np.maximum(a, 2) + 16 * z) / step) + 1  # from -8z to max(a, 2) + 8z
   result = np.empty(q.size)
   for rows in chunks(num_nodes):
-    if num_nodes[rows[-1]] > CHUNK:  # Where so many would be needed, a closed form is as good.
+    if num_nodes[rows[-1]] > CHUNK:  # Where more are needed, a closed form is as good.
       result[rows] = _by_triangle_inequality(q[rows], z[rows], a[rows])
     else:
       x = -8 * z[rows, None] + step[rows, None] * np.arange(num_nodes[rows[-1]])

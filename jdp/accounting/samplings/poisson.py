@@ -116,7 +116,7 @@ register_sampling(
     inclusion=lambda event: event.probability,
     amplified=_amplified,
     stays=lambda event: True,
-    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),  # 1 is no coin
+    turns=lambda event: _apart(event, 1, by_coins=event.probability % 1),  # probability 1: no coin
     fresh_coins=True,
     attained=_attained,
     exported=_exported,

@@ -34,7 +34,7 @@ _LEAST_RATE = 1e-60  # the least false-positive rate that is followed
 _POINTS, _REFINEMENTS = 100, 3  # false-positive rates that are followed; grids, each finer
 _LARGEST_GROUP = 64  # the largest size with a pair; time grows with it
 _MOST_FOLLOWED = 10**4  # steps, each some milliseconds
-_LINES = 4000  # at most so many lines of a curve are kept: any of them bound it
+_LINES = 4000  # the most lines of a curve that are kept: any of them bound it
 
 
 @checked
