@@ -29,6 +29,8 @@ def _scaled(vector: PyTree) -> tuple[PyTree, jax.Array, jax.Array]:
   rounded. It keeps all squares within float32's range.
   """
   largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x), initial=0.0) for x in jax.tree.leaves(vector)]))
+  # Scaled, the largest entry is in [2^-50, 2^40]. Its square is a normal float32, and 2^30 such
+  # squares have a finite sum.
   scale = jnp.where(largest > 2.0**40, 2.0**-90, jnp.where(largest < 2.0**-36, 2.0**66, 1.0))
   scaled = jax.tree.map(lambda x: x * scale, vector)
   # One sum over the leaves' sums. Added one by one, hundreds of leaves would round by more than

@@ -86,6 +86,7 @@ def _log_share_low(dim: int, gamma: np.ndarray) -> tuple[np.ndarray, np.ndarray]
   )
   x = 0.5 * reach[..., None] * (1 + _NODES)
   drop = 2 * np.sin(x / 2) ** 2 + cot[..., None] * np.sin(x)
+  # Rounding may bring `drop` above 1, where the logarithm would be NaN.
   relative = np.exp(power * np.log1p(-np.minimum(drop, 1 - 1e-300)))
   integral = 0.5 * reach * np.sum(_WEIGHTS * relative, axis=-1)
   log_sine_squared = np.log1p(-(gamma**2))

@@ -110,6 +110,7 @@ def best_law(dim: int, epsilon: float, num_candidates: int) -> IndexLaw:
 
   def error(x):
     gamma, _, p, advantage = law_at(x)
+    # `cap_of` refuses p = 1 and p <= q. A large error keeps the search away from both.
     return -cap_of(dim, gamma, p).log_m if 1e-9 * p < advantage and p < 1 else 1e6
 
   # gamma is 1 - exp(-e^x). Fewer candidates make the best cap wider.

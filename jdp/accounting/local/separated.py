@@ -73,6 +73,7 @@ def best_split(
   def error(magnitude: float) -> float:
     return _error(dim, epsilon - magnitude, scalar_grid(magnitude, max_value), norms)
 
+  # Both parts stay above `MIN_EPSILON`, below which `optimal_cap` refuses the direction's.
   low, high = 2 * MIN_EPSILON, epsilon - 2 * MIN_EPSILON
   points = _FIRST_POINTS
   # Each grid covers the two steps around the best share of the grid before it.

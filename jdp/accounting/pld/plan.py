@@ -155,6 +155,7 @@ def _window_at(
 
 def _aligned(terms, spacing):
   """A spacing, not much smaller, such that the discrete terms' own are nearly multiples of it."""
+  # A step far below the spacing would need a far smaller spacing, so it is left out.
   steps = {t.pair.step: t.repeated for t in terms if t.pair.step > spacing / 16}
   if not steps:
     return spacing

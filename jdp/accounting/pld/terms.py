@@ -88,6 +88,7 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
   if margin > 1:
     return None
   if margin:
+    # A factor of e^+-margin moves losses by at most 2 margin, and masses by e^margin.
     side = -1.0 if attained else 1.0
     loss = pairs.atoms(np.array([side * 2 * margin]), np.array([math.exp(side * margin)]))
     result.append(Term(loss, 1))

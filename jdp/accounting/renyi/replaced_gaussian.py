@@ -48,6 +48,7 @@ def _log_moment(q: float, m: float, order: float) -> float:
   """log of the moment, rounding errors included; infinity where it takes too many nodes."""
   log_r, log_c = math.log1p(-q), math.log(q) - m * m / 2
   d = min(6.0, math.pi / (2 * m)) if m else 6.0
+  # So e^(2 pi d / h) = M e^40: the rule's error, 2 e^-40 of the integral, is below e^-38 of it.
   spacing = 2 * math.pi * d / (d * d / 2 + (order - 1) * math.log(2) / 2 + 40)
   low, high = -10.0, m * (order + (order - 1) * scipy.special.expit(log_c - log_r)) + 10
   if not (high - low) / spacing < _MOST_NODES:

@@ -17,7 +17,7 @@ import numpy as np
 from jdp.random import draws
 
 _KNOTS = 1024
-_DEEPEST = 45.1  # -log of the least share
+_DEEPEST = 45.1  # -log of the least share, 2^-65: 65 log 2 = 45.05
 
 
 def tabulate(

@@ -1,7 +1,7 @@
 """Pairs of integer sums with discrete noise: those that dominate, and those that data sets attain.
 
-The noise X is drawn independently for each coordinate. A record moves the sum by an integer vector
-u.
+The noise X is drawn independently for each coordinate, and a record moves the sum by an integer
+vector u.
 
 **One coordinate is the worst case of an L1 bound.** A sum of discrete Gaussians, and a Skellam
 variable, have log-concave laws. So likelihood ratios of X + k and X are monotone, and thresholds

@@ -142,7 +142,7 @@ def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
 
 
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
-  """The pair of releasing one of several pairs, chosen by their probabilities, and the choice."""
+  """The pair of a release from one of several pairs, drawn at random, with which one it is."""
 
   def cells(edges):
     scaled = [[weight * part for part in pair.cells(edges)] for weight, pair in parts]

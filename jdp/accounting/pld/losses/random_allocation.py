@@ -18,8 +18,8 @@ laws of independent R_i give a larger law of W. It is found as follows:
 * R's values are split between points of a geometric lattice, which keeps means
   (`discretise.upper`). What is below the lattice is split between its first point and 0.
 * The sums of two such laws are split between the points of the next lattice, which keeps means:
-  that gives W for one round, by doubling. For two of three, the values of W of all triples are
-  split.
+  that gives W for a record in one round, by doubling. For two rounds of three, the values of W of
+  all triples are split.
 * What is above a lattice counts as its last point. The mean that this loses is added to the P-mass
   of an infinite loss: (x + y - c)_+ <= (x - c)_+ + y.
 

@@ -113,7 +113,7 @@ def _removal(q: float, whole: _Atoms, below: bool) -> _Atoms:
   losses, p, infinite = whole
   if not below:  # what Q has and P has not, at a finite loss, above its own of -infinity
     rest = max(0.0, 1.0 - float(np.sum(p * np.exp(-losses))))
-    least = float(losses[0]) - 40
+    least = float(losses[0]) - 40  # low enough for its P-mass, e^least times `rest`, to be tiny
     losses, p = np.append(least, losses), np.append(rest * math.exp(least), p)
   mixed = (1 - q) * p * np.exp(-losses) + q * p
   return _moved(log_mixture(q, losses), mixed, q * infinite, below)
