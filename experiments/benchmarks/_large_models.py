@@ -144,7 +144,7 @@ def dp_fedavg_of_adapters(
   return round_of_all, (sharded(params, mesh), *_keys(), state, users)
 
 
-ROUNDS = {
+ROUNDS: dict[str, Callable[[Sizes, Mesh], tuple[Callable[..., PyTree], tuple[PyTree, ...]]]] = {
   "dp_sgd, Adam": dp_sgd,
   "dp_sgd, Adam, noise of four bands": partial(dp_sgd, bands=4),
   "dp_fedavg of adapters": dp_fedavg_of_adapters,

@@ -67,7 +67,7 @@ def events_seen(
       is there.
     observer: the observer asked for. None: the only one there is.
     adaptive: whether events may have been chosen from what earlier ones released. The sum of their
-      costs is then no guarantee by itself.
+      costs is then not a guarantee by itself.
 
   Raises:
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different

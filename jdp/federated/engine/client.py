@@ -128,7 +128,7 @@ def _bounded(
   # The query turns the norm into the contribution's norm, and their ratio is the factor. The
   # `where` avoids 0 / 0 for a norm of 0.
   shortened = query.preprocess(key, state, record.norm, weight)
-  norm = getattr(shortened, "vector", shortened)
+  norm: Any = getattr(shortened, "vector", shortened)
   ratio = norm / jnp.where(record.norm > 0, record.norm, 1.0)
   # Below float32's normal numbers, the relative error may be 100 %.
   exact = jnp.minimum(ratio, abs(record.factor) * ratio) > _LEAST
