@@ -81,8 +81,8 @@ class Strategy(abc.ABC):
   def sensitivity(self, *, min_separation: int = 1, max_participations: int | None = None) -> float:
     """How far one user moves C G, for a clip norm of 1.
 
-    Formal guarantee: no pattern of participations moves it further. The largest column norm counts,
-    of *columns* that one pattern joins (never of rows).
+    Formal guarantee: no pattern of participations moves it further. A pattern adds up the *columns*
+    of C of its rounds (never rows). The largest norm of such a sum counts, or a bound on it.
 
     Args:
       min_separation: the least distance between two rounds of one user.
