@@ -21,7 +21,7 @@ class CorrelatedGaussianSum(EventBase):
   """Row `index` of clip_norm (G + C^-1 Z) was released.
 
   All fields but the clip norm and the index are the plan of the run. Rounds of equal plans belong
-  to one run, or to as many runs as the same index occurs.
+  to one run. If an index occurs several times, they belong to that many runs.
 
   The bound of a plan holds for records whose rounds keep its pattern: any two at least
   `min_separation` apart, and at most `max_participations` in all. It holds under zero-out, and with

@@ -93,8 +93,8 @@ def private_federated(
     train = in_turn(local_update, mesh) if chunk_size is None else local_update
     # A mechanism takes one vector.
     update, _ = ravel_pytree(train(keys.data, params, client))
-    # The engine's key follows from the client's data alone. Changed code can make another update
-    # from the same data, so the noise is bound to the update.
+    # The engine's key is bound to the client's data, and not to the update. Changed code can make
+    # another update from the same data, so the noise is bound to the update too.
     vector = update if mechanism is None else mechanism.privatize(bind(keys.noise, update), update)
     return vector, {"update_norm": vectors.l2_norm(update), "release_norm": vectors.l2_norm(vector)}
 

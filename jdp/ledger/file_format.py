@@ -1,9 +1,9 @@
 """The lines of a ledger file: a chain of records.
 
-A line is a link in hexadecimal digits, a space and a record as JSON. A link is the SHA-256 hash of
-the link before it and the record's text. So it stands for the whole file up to its line: a line
-that was changed, removed or moved breaks the chain. The first record is the header, with the run's
-name. The last one of a closed file is the end record.
+A line is a link in hexadecimal digits, a space and a record as JSON. A link is the first 16
+bytes of the SHA-256 hash of the link before it and the record's text. So it stands for the whole
+file up to its line: a line that was changed, removed or moved breaks the chain. The first record is
+the header, with the run's name. The last one of a closed file is the end record.
 
 The links need no secret. So whoever can write the file can also write another one with valid links.
 With a key the links are message authentication codes (HMAC-SHA-256), which only the key's holders

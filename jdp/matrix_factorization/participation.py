@@ -73,8 +73,8 @@ def pattern_bound(gram: np.ndarray, min_separation: int, most: int) -> float:
   """An upper bound on the sum of |gram| over the pairs of a pattern.
 
   The method is that of arXiv 2306.08153, Algorithm 4. Each round i counts with the heaviest pattern
-  that contains it. So the bound is exact if these patterns are the same, such as with `most` = 1,
-  or if `gram` is 0 for any two rounds of a pattern.
+  that contains it. So the bound is exact if all rounds of the worst pattern have it as theirs, as
+  with `most` = 1, or if `gram` is 0 for any two rounds of a pattern.
 
   Args:
     gram: float64 [n, n], symmetric.

@@ -82,7 +82,8 @@ class Strategy(abc.ABC):
     """How far one user moves C G, for a clip norm of 1.
 
     Formal guarantee: no pattern of participations moves it further. A pattern adds up the *columns*
-    of C of its rounds (never rows). The largest norm of such a sum counts, or a bound on it.
+    of C of its rounds (never rows), each times a vector of norm at most 1. The largest norm of such
+    a sum counts, or a bound on it.
 
     Args:
       min_separation: the least distance between two rounds of one user.

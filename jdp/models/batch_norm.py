@@ -24,7 +24,7 @@ from jdp.models.cnn import Conv
 PyTree = Any
 
 VARIANCE_RANGE = (1e-6, 1e6)
-"""The range of running variances. Releases cannot leave it, so no divisor is zero or infinite."""
+"""The range of running variances, whatever is released. So no divisor is zero or infinite."""
 
 
 class Statistics(NamedTuple):

@@ -58,8 +58,8 @@ def correlated_gaussian_sum(
   rounds released. Beyond the strategy's rounds the result is NaN, whatever the sum.
 
   Sums, clipping and the grid of the release are those of `gaussian_sum`. The spacing is a sixteenth
-  of the noise of the round alone. Later rounds cancel the rounding error of that grid like noise,
-  so the sum of a run's results holds it once. Only where noise is drawn again from keys
+  of the noise that is new in the round. Later rounds cancel the rounding error of that grid like
+  noise, so the sum of a run's results holds it once. Only where noise is drawn again from keys
   (`identity`, `banded_inverse_square_root`), the errors add up: a variance of S^2 z^2 / 3072 for
   each round. What float32 adds to epsilon is as for `gaussian_sum` in every round. Where noise is
   drawn again, this is not proved, as the cells of several rounds then share draws.

@@ -56,7 +56,7 @@ def held_bytes(program: Jaxpr) -> int:
 
   Equations run in their order, and an array is let go after its last use. Results of elementwise
   equations, which XLA fuses, count only where a product, a loop or another program reads them.
-  Otherwise, their operands are kept until the results' own last use.
+  In any case, their operands are kept until the results' own last use.
   """
   last: dict[Any, int] = {}
   read = set(_variables(program.outvars))

@@ -53,7 +53,7 @@ _UNIT_ROUNDOFF = 2.0**-53
 # Covers the rounding of the clipping factor, which is float32, and of a chunk's sum.
 _MARGIN = 4e-6
 _LARGEST_INPUT = 2.0**60
-_MOST_CANCELLED = 2.0**11  # most times that the rows' total length may exceed the gradient's norm
+_MOST_CANCELLED = 2.0**11  # a norm counts as at least the rows' total length divided by this
 # The default precision of accelerators would exceed the error bound of `_square_of_product`.
 _product64 = partial(lax.dot_general, precision=lax.Precision.HIGHEST)
 

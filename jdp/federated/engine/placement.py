@@ -36,8 +36,8 @@ def mesh_for(
   It is the one that the parameters lie on. There is none where they are sharded over a mesh without
   an axis "clients": XLA then divides the work. Where they lie on no mesh and the clients lie
   nowhere yet, it is that of the devices that pay off. This choice looks at shapes alone, so it is
-  the same when a run is resumed on the same devices. All devices are taken by several processes, by
-  accelerators, where nothing was measured, and by a run that gives each device its share.
+  the same when a run is resumed on the same devices. All devices are used with several processes,
+  on accelerators, where nothing was measured, and if each device is to get its share.
 
   Raises:
     ValueError: if shares are asked for, but the clients already lie somewhere, or the algorithm

@@ -301,7 +301,7 @@ class _Lifting:
     return eqn.replace(invars=operands, params={**eqn.params, **params})
 
   def _as_jit(self, eqn: Any, program: ClosedJaxpr) -> Any:
-    """A call that has rules to differentiate or map it, as a plain call: that is over by now."""
+    """The call as a plain one, without its rules: nothing differentiates or maps it any more."""
     like, inputs, outputs = self._plain_jit.params, len(eqn.invars), len(eqn.outvars)
     params = {
       name: value * (outputs if name.startswith("out_") else inputs)

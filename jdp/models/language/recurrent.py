@@ -181,9 +181,9 @@ def next_word_loss(model: LanguageModel) -> Loss:
 
   It is 0 if none does. The softmax is over all words, UNK included. The loss and its gradient are
   summed over pieces of whole sequences with `TOKENS_AT_ONCE` tokens, or of one sequence. So they
-  need memory for one piece, however many tokens the examples have. Scores are held for at most that
-  many tokens, however long a sequence is. The contents of padding change neither the loss nor its
-  gradient.
+  need memory for one piece, however many tokens the examples have. Scores are held for at most
+  `TOKENS_AT_ONCE` tokens, however long a sequence is. The contents of padding change neither the
+  loss nor its gradient.
 
   >>> from jdp import data
   >>> model = language_model(5, embedding=4, hidden=4)

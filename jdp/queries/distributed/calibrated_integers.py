@@ -28,7 +28,7 @@ from jdp.queries.distributed.noise_schemes import Counts
 from jdp.random import marked
 from jdp.random.discrete import skellam
 
-_FINEST = 12  # A unit is at least 2^-12 of a share: calibrations lack at most 2^-12 of the noise.
+_FINEST = 12  # a unit is 2^-12 of a share, or more where a share is small (see `finest`)
 _LEAST, _MOST = 1e-6, 4.5e7  # the variances that `skellam` draws
 _DIGIT = 4  # bits of a digit of the number of units
 
