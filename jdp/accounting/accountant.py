@@ -18,7 +18,7 @@ from jdp.accounting.profiles import PrivacyProfile
 from jdp.accounting.seen import events_seen, split
 from jdp.ledger import Ledger
 
-_REFINEMENTS = 6  # grids that `epsilon_interval` tries, each four times as fine as the one before
+_REFINEMENTS = 6  # the most tolerances that are tried, each a quarter of the one before
 
 
 _ACCOUNTANTS = {
@@ -195,7 +195,7 @@ def epsilon_interval(
       charged = float(overflow * (1 + np.exp(highest))) if overflow else 0.0
       lowest = max(lowest, lower_epsilon(attained, min(1.0, delta + charged), highest, finer))
       before, width = width, highest - lowest
-      # If a grid four times as fine hardly narrows the interval, the grid is not the cause.
+      # If a quarter of the tolerance hardly narrows the interval, the grid is not the cause.
       if not attained.groups or width <= tolerance * max(highest, 0.1) or width > before / 2:
         break
   return min(lowest, highest), highest

@@ -73,7 +73,7 @@ def to_dp_event(
     ValueError: if the ledger has no analysis under the relation (see `jdp.accounting.epsilon`) or a
       local release has a delta. Also if the relation is not replace_one and there is a pure
       release, local release or randomised response (except one with a uniform answer of null
-      records, under zero_out): dp_accounting's event then means something else than jdp's.
+      records, under zero_out): dp_accounting's event then means something other than jdp's.
 
   >>> from jdp import ledger
   >>> run = ledger.subsampled_gaussian(

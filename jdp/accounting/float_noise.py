@@ -132,7 +132,7 @@ def grid_surcharge(
   Gaussian noise.
 
   Args:
-    spacing: the grid's, at least 1/16 of the stddev. A spacing above the stddev counts as it.
+    spacing: the grid's, at least 1/16 of the stddev. A larger one than the stddev counts as that.
     stddev: the standard deviation of the noise on a coordinate, > 0.
     dim: the number of coordinates released.
     delta: the probability of the sum's tail, in (0, 1).

@@ -37,8 +37,8 @@ def priv_unit_linf(
   for every input: coordinates are first clipped to [-1, 1], and NaN counts as 0. The report is
   bits, so floating point leaks nothing. The draws are realised as follows:
 
-  * With a probability of (1 - p) / (1 - Q), realised to a relative 2^-32, V is any vertex, made of
-    random bits alone. Q is the cap's share of the vertices. So no report is impossible under any
+  * Q is the cap's share of the vertices. With a probability of (1 - p) / (1 - Q), realised to a
+    relative 2^-32, V is any vertex, made of random bits alone. So no report is impossible under any
     input, and each has its least probability.
   * Else V is from the cap. The number of agreements comes from integer tables, which are rounded
     down: no vertex is likelier than stated by more than a relative 1e-9.

@@ -13,7 +13,7 @@ from jax import lax
 T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-# The counter's first word, for `words` and for the few more; JAX's split and fold_in use less.
+# The counter's first word, for `words` and for the few more; JAX's split and fold_in use smaller.
 _MANY, _FEW = np.uint32(1 << 31), np.uint32((1 << 31) + 1)
 # Values of a tile. A core's cache holds their words, two each at most, and the numbers made of
 # them.

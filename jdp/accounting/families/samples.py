@@ -64,7 +64,7 @@ def hidden_pairs(
 ) -> tuple[DominatingPair, ...]:
   """The pairs of a record in a sample that hides who is in it.
 
-  Releases for which it cannot hide that cost what they cost if the sample is seen. Under
+  If it cannot hide that for all releases, they cost as much as if the sample were seen. Under
   add/remove, where a seen sample shows who is there, they cost what they cost unsampled.
 
   Args:

@@ -37,7 +37,7 @@ import scipy
 from jdp import _validate
 from jdp._arguments import checked
 
-# The two tails of the number of clones, of mass e^-80 each, are not summed over. Their mass is
+# The two tails of the number of clones, of mass at most e^-80 each, are not summed over. 2 e^-80 is
 # added to delta.
 _LOG_TAIL = 80.0
 _MAX_GROUPS = 4096  # groups of numbers of clones that are summed over

@@ -90,7 +90,7 @@ def moments(terms: Sequence[Term], tilts: np.ndarray) -> Moments:
 
 
 def _without_rare(term: Term, log_mass: float) -> Term:
-  """A term without its largest losses. A run has one of those with this probability."""
+  """A term without its largest losses: a run has one with at most this probability."""
   losses, log_p = term.pair.losses, term.pair.log_p
   above = sums_from(np.exp(log_p))
   kept = slice(max(int(np.sum(term.repeated * above > bounded_exp(log_mass))), 2))

@@ -28,7 +28,7 @@ class Stick(NamedTuple):
     losses: the points, float64 [N].
     mass: sums over losses from each point on, float64 [N], times e^(tilt (centre - loss)).
     weight: the same with a further e^(point - loss).
-    slack: what errors add or subtract from each point on, float64 [N].
+    slack: what errors add to, or take from, the bound at each point, float64 [N].
     scale: the factor of everything except the slack.
     is_upper: whether it is an upper bound.
   """
@@ -80,7 +80,7 @@ class Stick(NamedTuple):
 
 def upper(composition: LatticeComposition) -> Stick:
   """The hockey stick of the composition, at most; what wraps around only adds to it."""
-  # At most the untilted mass above the window. 1.001 covers rounding errors.
+  # An upper bound on the untilted mass above the window. 1.001 covers rounding errors.
   log_mass = composition.log_scale - composition.window.tilt * composition.losses[-1]
   beyond = composition.outside[1] * _exp(log_mass)
   return _stick(composition, 1.0, 1.001 * (composition.infinite + beyond), 0.0)

@@ -6,9 +6,9 @@ inequality with the measures' own moments.
 
 Rounding: a transform of n numbers has an error of at most 4 UNIT log2(n) times its 2-norm (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd edition, Theorem 24.2, has 3.4 for radix 2). So
-each value X of a spectrum has an error of at most e = 4 UNIT log2(n) sqrt(n) ||x||, a product of
-spectra of at most prod (|X| + e)^T - prod |X|^T, and a sum w . y of the result of at most ||w||
-times the 2-norm of its error (Cauchy and Schwarz; Parseval).
+each value X of a spectrum is off by at most e = 4 UNIT log2(n) sqrt(n) ||x||, a product of spectra
+is off by at most prod (|X| + e)^T - prod |X|^T, and a sum w . y of the result is off by at most
+||w|| times the 2-norm of its error (Cauchy and Schwarz; Parseval).
 """
 
 import math

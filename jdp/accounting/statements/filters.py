@@ -59,7 +59,7 @@ class PrivacyFilter(NamedTuple):
 
   Attributes:
     epsilon: with delta, the guarantee of every run whose events were each admitted before they
-      happened, whenever and why ever it stopped. It is not an epsilon of what was spent.
+      happened, whenever it stopped, for whatever reason. It is not an epsilon of what was spent.
     delta: see `epsilon`.
     spent: ledger -> the share of the budget that its events spend. Above 1 there is no guarantee.
     admits: (ledger, event, count) -> whether that event may happen next, as often as the count (1

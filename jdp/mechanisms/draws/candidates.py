@@ -13,7 +13,7 @@ from jdp.numerics.row_products import precise_dot, row_dots
 from jdp.numerics.vectors import unit
 
 _WORD = 32  # candidates that share a word of labels
-_BLOCK_NUMBERS, _BLOCK_ROWS = 2**22, 2**8  # the most numbers, and candidates, made at once
+_BLOCK_NUMBERS, _BLOCK_ROWS = 2**22, 2**8  # numbers made at once, within a factor of 2; candidates
 
 
 class Candidates(NamedTuple):

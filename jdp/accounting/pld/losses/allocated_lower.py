@@ -55,7 +55,7 @@ def allocated_lower(rounds: float, taken: float, z: float, *, removed: bool) -> 
     removed: the direction.
   """
   others = int(rounds - taken)
-  share = taken / rounds * (taken - 1) / (taken + 3)  # near k/t for many rounds, 0 for one
+  share = taken / rounds * (taken - 1) / (taken + 3)  # near k/t for large k, 0 for k = 1
   counts = ((int(taken), others), (0, int(rounds)))  # numbers of shifted and unshifted normals
   first, second = counts if removed else counts[::-1]
   window, spacing = _window(share, z, first)
@@ -130,7 +130,7 @@ def _counted(one: Masses, none: Masses, counts: tuple[int, int]) -> Sequence[tup
 def _at_least(found: LatticeComposition, starts: np.ndarray) -> np.ndarray:
   """Lower bounds on masses of groups of successive losses, less what may have wrapped around."""
   weights = np.exp(found.log_scale - found.rounding - found.window.tilt * found.losses)
-  # Groups are equal: `starts[1]` is how many losses a group has.
+  # No group has more losses than the first, which has `starts[1]`.
   error = math.sqrt(starts[1]) * found.error + sum(found.outside)
   mass = np.add.reduceat(found.tilted * weights, starts) * (1 - 4 * UNIT * starts[1])
   return mass - error * np.maximum.reduceat(weights, starts)
