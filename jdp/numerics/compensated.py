@@ -136,12 +136,13 @@ def add(total: PyTree, tree: PyTree) -> PyTree:
 
 def divide(total: PyTree, denominator: jax.Array | Compensated) -> PyTree:
   """total / denominator as pairs. The denominator is a scalar > 0."""
-  by = as_float64(denominator)
+  # A vector, as JAX before 0.8 narrows a scalar that is a constant.
+  by = as_float64(jax.tree.map(lambda x: jnp.reshape(x, 1), denominator))
 
   def quotient(x):
     with float64(True):
       dividend = as_float64(x)
-      return _as_pair(lax.div(dividend, lax.broadcast(by, dividend.shape)))
+      return _as_pair(lax.div(dividend, lax.broadcast(by.reshape(()), dividend.shape)))
 
   return _map(quotient, total)
 
