@@ -51,6 +51,7 @@ def prepare(options: ReconstructionOptions) -> Work:
     own = images.scene(
       dataset, options.users, options.components, options.frequencies, options.seed
     )
+    found = images.mechanisms_of(options.mechanisms, options.epsilons, own)
 
   def parts(workdir: Workdir) -> Iterator[Part]:
     if "bound" in options.task:
@@ -60,9 +61,10 @@ def prepare(options: ReconstructionOptions) -> Work:
     if "spheres" in options.task:
       yield from report.sphere_parts(list(_spheres(options, workdir)), options.trials)
     if own:
-      results = list(_attacked(options, own, workdir))
-      yield from report.image_parts(results, own, options)
-      yield report.image_pictures(own, _gallery(options, own))
+      offered, refused = found
+      results = list(_attacked(options, own, offered, workdir))
+      yield from report.image_parts(results, refused, own, options)
+      yield report.image_pictures(own, _gallery(options, own, offered))
     if dataset and "cnn" in options.task:
       shown = (math.inf, *sorted(options.cnn_epsilons, reverse=True))
       made = pictures(
@@ -108,16 +110,17 @@ def _spheres(options: ReconstructionOptions, workdir: Workdir) -> Iterator[list[
   return kept_rows(cases(options), rows, workdir.path / _SPHERES)
 
 
-def _attacked(options: ReconstructionOptions, own: images.Scene, workdir: Workdir) -> Iterator[Row]:
-  todo: list[tuple[str, float]] = [("no privacy", math.inf)]
-  todo += [(name, epsilon) for name in options.mechanisms for epsilon in options.epsilons]
+def _attacked(
+  options: ReconstructionOptions, own: images.Scene, offered: images.Offered, workdir: Workdir
+) -> Iterator[Row]:
+  todo = [("no privacy", math.inf), *offered]
 
   def attacked(case: tuple[str, float]) -> Row:
     name, epsilon = case
     if math.isinf(epsilon):
       released, variance, found = own.directions[None], _NOISELESS, None
     else:
-      mechanism = images.mechanism_of(name, epsilon, own)
+      mechanism = offered[case]
       released = images.releases(own, mechanism, options.releases, options.seed)
       variance, found = (
         images.noise_variance(mechanism),
@@ -138,17 +141,20 @@ def _attacked(options: ReconstructionOptions, own: images.Scene, workdir: Workdi
   return kept_rows(todo, attacked, workdir.path / _IMAGES)
 
 
-def _gallery(options: ReconstructionOptions, own: images.Scene) -> dict[str, np.ndarray]:
+def _gallery(
+  options: ReconstructionOptions, own: images.Scene, offered: images.Offered
+) -> dict[str, np.ndarray]:
   """Reconstructions of a few users' images, by the row's label.
 
   They are for the first mechanism and an attacker whose prior is public images.
   """
-  name, shown = options.mechanisms[0], {}
-  for epsilon in sorted(options.epsilons, reverse=True):
-    mechanism = images.mechanism_of(name, epsilon, own)
-    released = images.releases(own, mechanism, 1, options.seed)
-    (view,) = images.views(own, released, images.noise_variance(mechanism), 1)
-    shown[f"{name}, {rounded_up(epsilon)}"] = images.reconstruct(own, view, "public")
+  first, shown = next(iter(offered))[0], {}
+  for name, epsilon in sorted(offered, key=lambda case: -case[1]):
+    if name == first:
+      mechanism = offered[name, epsilon]
+      released = images.releases(own, mechanism, 1, options.seed)
+      (view,) = images.views(own, released, images.noise_variance(mechanism), 1)
+      shown[f"{name}, {rounded_up(epsilon)}"] = images.reconstruct(own, view, "public")
   return shown
 
 

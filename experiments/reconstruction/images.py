@@ -5,6 +5,7 @@ mean length of public gradients. Its prior is public images, or none. It wants t
 frequencies or coarse wavelets, less the public mean's, which all images have in common.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from jdp.accounting.local.priv_unit import Cap
 from jdp.attacks import reconstruction as attacks
 from jdp.data import Examples
 from jdp.data.datasets import Dataset
+from jdp.guarantees import rounded_up
 from jdp.mechanisms import LocalMechanism
 from jdp.mechanisms.registry import Setting
 from jdp.mechanisms.separated_product import SeparatedParameters
@@ -31,6 +33,9 @@ PRIORS = ("none", "public")
 ONE_RELEASE = "one release"
 BASES = {"dct": attacks.lowest_frequencies, "haar": attacks.coarsest_wavelets}
 _PUBLIC = 5000  # The attacker has so many training images; all of them for the digits.
+
+
+Offered = dict[tuple[str, float], LocalMechanism]  # by name and epsilon
 
 
 class Scene(NamedTuple):
@@ -128,9 +133,23 @@ def scene(dataset: Dataset, users: int, components: int, frequencies: int, seed:
   )
 
 
-def mechanism_of(name: str, epsilon: float, own: Scene) -> LocalMechanism:
-  """The mechanism for gradients' directions."""
-  return ESTIMATORS[name].make(Setting(own.directions.shape[1], epsilon))
+def mechanisms_of(
+  names: Sequence[str], epsilons: Sequence[float], own: Scene
+) -> tuple[Offered, list[str]]:
+  """The mechanisms for gradients' directions; and why there is none for the other epsilons.
+
+  Raises:
+    ValueError: if there is none at all.
+  """
+  offered, refused = {}, []
+  for name, epsilon in itertools.product(names, epsilons):
+    try:
+      offered[name, epsilon] = ESTIMATORS[name].make(Setting(own.directions.shape[1], epsilon))
+    except ValueError as error:  # less noise than float32 can carry, say
+      refused.append(f"{name} at epsilon {rounded_up(epsilon)}: {error}")
+  if not offered:
+    raise ValueError(refused[0])
+  return offered, refused
 
 
 def exact_error(own: Scene) -> float:

@@ -116,7 +116,10 @@ def sphere_parts(results: Sequence[Sequence[Row]], trials: int) -> Iterator[Part
 
 
 def image_parts(
-  results: Sequence[Row], own: images.Scene, options: ReconstructionOptions
+  results: Sequence[Row],
+  refused: Sequence[str],
+  own: images.Scene,
+  options: ReconstructionOptions,
 ) -> Iterator[Part]:
   """Successes on real images, without a bound; and identification in a list, with its bound."""
   alphas, users = options.alphas, len(own.inputs)
@@ -134,6 +137,7 @@ def image_parts(
       for n, a in zip(guessed, alphas, strict=True)
     )
     + ".\n\n"
+    + "".join(f"Not offered: {reason}\n\n" for reason in refused)
   )
   header = [
     "mechanism",

@@ -5,13 +5,14 @@ mechanism lied.
 import json
 import math
 import re
+import types
 
 import absl.logging
 import numpy as np
 import pytest
 
 from experiments.reconstruction import __main__ as binary
-from experiments.reconstruction import spheres
+from experiments.reconstruction import images, spheres
 from experiments.reconstruction.spheres import Case, measure
 from experiments.runner import launch
 from experiments.runner.estimators import ESTIMATORS
@@ -81,6 +82,17 @@ def test_a_prior_within_its_density_ratio():
   rim, middle = (float(priv_unit.quantile(4, math.log(share))[0]) for share in (0.2, 0.1))
   assert heights.min() >= rim - 1e-6
   statistical.assert_proportion(np.sum(heights >= middle), len(values), 0.5, catches=0.1)
+
+
+def test_an_epsilon_that_a_mechanism_refuses_is_left_out_before_any_work():
+  """So little noise that float32 ends: a run of minutes stopped there."""
+  own = types.SimpleNamespace(directions=np.zeros((1, 784)))
+  offered, refused = images.mechanisms_of(("priv_unit", "gaussian"), (8.0, 2048.0), own)
+  assert list(offered) == [("priv_unit", 8.0), ("priv_unit", 2048.0), ("gaussian", 8.0)]
+  (reason,) = refused
+  assert re.match("gaussian at epsilon 2048: Expected delta above", reason)
+  with pytest.raises(ValueError, match="gaussian at epsilon 2048"):
+    images.mechanisms_of(("gaussian",), (2048.0,), own)
 
 
 def test_the_whole_report(tmp_path):
