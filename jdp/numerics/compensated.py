@@ -16,6 +16,7 @@ This holds where processors have float64. TPUs emulate it: programs compile (`do
 and none was run.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -310,12 +311,16 @@ def _row_sum(x: Any) -> jax.Array:
 
   XLA's sum on a CPU walks down the columns, which takes 20 times as long where rows are long.
   """
+  if not _REDUCES_FLOAT64:  # Under vmap, a choice by platform would narrow float64 too.
+    return _row_after_row(x)
   return lax.platform_dependent(x, cpu=_row_after_row, default=_rows_at_once)
 
 
 def _row_after_row(x: Any) -> jax.Array:
   first = _zeros(x, x.shape[1:])
-  return lax.scan(lambda total, row: (_plus(total, as_float64(row)), None), first, x)[0]
+  # Before 0.8, JAX narrows what a scan begins with under vmap, if it is not set to use float64.
+  with contextlib.nullcontext() if _REDUCES_FLOAT64 else float64(True):
+    return lax.scan(lambda total, row: (_plus(total, as_float64(row)), None), first, x)[0]
 
 
 def _rows_at_once(x: Any) -> jax.Array:
