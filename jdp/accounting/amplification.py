@@ -70,11 +70,10 @@ def amplified_pairs(
     if not release.is_central or is_bare(released):
       pairs += released
       continue
-    found = (
-      _known(analysis, sampling, released)
-      if sample_known
-      else analysis.amplified(sampling, released, relation, release)
-    )
+    found = released if sample_known else analysis.amplified(sampling, released, relation, release)
+    if found == released and (sample_known or relation is not Relation.ADD_REMOVE):
+      # What a sample does not hide costs what it does whoever sees the sample.
+      found = _known(analysis, sampling, released)
     if certain and found:
       found = (*released, *found) if len(found) > len(released) else released
     pairs += found
@@ -101,7 +100,7 @@ def check_stays(sampling: SamplingEvent, relation: Relation, what: str = "") -> 
     also = ", or group records by identity (jdp.sampling.groups_by_identity)" if grouped else ""
     raise ValueError(
       f"Expected relation zero_out or replace_one for {type(sampling).__name__}{what}, got "
-      f"add_remove: a record that leaves may change the rounds of others; pass one of them as "
+      "add_remove: a record that leaves may change the rounds of others; pass one of them as "
       f"relation{also}."
     )
 

@@ -108,6 +108,7 @@ SAMPLINGS = [
   by_identity(sampler.event(sampler.init()))
   for sampler in (entry.make(100, 1) for entry in registered().values())
 ]
+CAPPED = PoissonSampling(0.01, max_participations=15)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: type(sampling).__name__)
@@ -136,7 +137,9 @@ QUERIES = [
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: type(query).__name__)
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: type(sampling).__name__)
+@pytest.mark.parametrize(
+  "sampling", [*SAMPLINGS, CAPPED], ids=lambda sampling: type(sampling).__name__
+)
 def test_nobody_sees_less_than_the_observer_of_the_model(sampling, query):
   """So nobody's epsilon is below the model's, whatever of it a sample cannot hide."""
 

@@ -62,10 +62,7 @@ def one_multiplier(released: Sequence[DominatingPair]) -> float | None:
 def hidden_pairs(
   how: str, q: float, released: tuple[DominatingPair, ...], relation: Relation
 ) -> tuple[DominatingPair, ...]:
-  """The pairs of a record in a sample that hides who is in it.
-
-  If it cannot hide that for all releases, they cost as much as if the sample were seen. Under
-  add/remove, where a seen sample shows who is there, they cost what they cost unsampled.
+  """The pairs of a record in a sample that hides who is in it; `released` if it cannot hide that.
 
   Args:
     how: `POISSON` or `FIXED_SIZE`.
@@ -78,7 +75,7 @@ def hidden_pairs(
   sums_alone = relation is Relation.ZERO_OUT
   if all(family.is_sum or (family.may_hide and not sums_alone) for family, _ in released):
     return (sampled_pair(how, q, released),)
-  return released if relation is Relation.ADD_REMOVE else (sampled_pair(base.KNOWN, q, released),)
+  return released
 
 
 @functools.lru_cache(maxsize=1024)

@@ -3,14 +3,9 @@
 from typing import Any
 
 from jdp.accounting.analysis import Attained, Pairs, Release, SamplingAnalysis
-from jdp.accounting.families.base import FIXED_SIZE, KNOWN, DominatingPair
+from jdp.accounting.families.base import FIXED_SIZE, DominatingPair
 from jdp.accounting.families.gaussian import FIXED_SIZE_GAUSSIAN, TRUNCATED_GAUSSIAN
-from jdp.accounting.families.samples import (
-  hidden_pairs,
-  is_bare,
-  one_multiplier,
-  sampled_pair,
-)
+from jdp.accounting.families.samples import hidden_pairs, is_bare, one_multiplier
 from jdp.accounting.registration import register_sampling
 from jdp.events import FixedSizeSampling, TruncatedPoissonSampling
 from jdp.guarantees import Relation
@@ -37,7 +32,7 @@ def _fixed_amplified(
   if relation is Relation.REPLACE_ONE:
     return hidden_pairs(FIXED_SIZE, q, released, relation)
   if not all(pair.family.is_sum for pair in released):
-    return (sampled_pair(KNOWN, q, released),)
+    return released
   replaced = release.under(Relation.REPLACE_ONE)
   zeroed, other = one_multiplier(released), one_multiplier(replaced)
   if zeroed is None or other is None:
@@ -108,7 +103,7 @@ def _truncated_amplified(
       "pass one of them as relation, or sample by FixedSizeSampling."
     )
   if (multiplier := one_multiplier(released)) is None:
-    return (sampled_pair(KNOWN, event.inclusion_probability, released),)
+    return released
   if (replaced := one_multiplier(release.under(Relation.REPLACE_ONE))) is None:
     raise ValueError(
       f"Expected a Gaussian {release.name} under replace_one too, where TruncatedPoissonSampling "
