@@ -99,7 +99,8 @@ def no_privacy() -> SumQuery:
   """The plain sum, for baselines.
 
   Nothing is clipped and no noise is added, so epsilon is infinite. A record that holds NaN or
-  infinity counts as zero here too, so that a baseline sees the same cohort.
+  infinity counts as zero here too, so that a baseline sees the same cohort. So does one of inputs
+  beyond 1e18 if ghost norms are taken.
 
   >>> query = no_privacy()
   >>> state = query.init(jnp.zeros(2))

@@ -44,8 +44,8 @@ class Released:
     known = self._known.setdefault(name, found)
     if known != found:
       raise ValueError(
-        f"Expected the model that was released after round {done} before, got another with the "
-        "same noise, which must not be released too; resume with the algorithm and on as many "
+        f"Expected the model that was released after round {done} before, got another, "
+        "which must not be released too; resume with the algorithm and on as many "
         f"devices as when it was released, or start anew in another folder. If {self._path} is "
         "damaged, remove it."
       )
