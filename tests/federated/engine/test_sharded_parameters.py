@@ -149,13 +149,13 @@ def test_rounds_are_compiled_once(caplog):
   assert len(compiled) == 1, compiled
 
 
+def kill(progress):
+  if progress.round == 4:
+    raise KeyboardInterrupt
+
+
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
   _, place, params = laid_out("columns of two by two")
-
-  def kill(progress):
-    if progress.round == 4:
-      raise KeyboardInterrupt
-
   with pytest.raises(KeyboardInterrupt):
     run(params, workdir=tmp_path / "run", callbacks=[kill])
   result = run(params, workdir=tmp_path / "run")
@@ -169,6 +169,19 @@ def test_a_run_may_be_resumed_on_another_layout(tmp_path):
   result = run(laid_out("rows of one by four")[2], workdir=tmp_path / "run", num_rounds=4)
   whole = run(PARAMS, num_rounds=4)
   assert_same(result.params, whole.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bands", "buffers"])
+def test_a_killed_run_with_correlated_noise_goes_on_in_another_layout(name, tmp_path):
+  """No noise is drawn twice: what was kept of earlier rounds is that of the run killed."""
+  columns, rows = laid_out("columns of two by two")[2], laid_out("rows of one by four")[2]
+  with pytest.raises(KeyboardInterrupt):
+    run(columns, made=correlated(name), workdir=tmp_path / "run", callbacks=[kill])
+  result = run(rows, made=correlated(name), workdir=tmp_path / "run")
+  whole = run(PARAMS, jax.device_put(CLIENTS, jax.devices()[0]), correlated(name))
+  assert_same(result.params, whole.params)
+  assert result.ledger == whole.ledger
 
 
 @pytest.mark.slow
