@@ -1,6 +1,6 @@
 """Random allocation: every record has the same number of rounds of each epoch, chosen at random."""
 
-from functools import partial
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -11,14 +11,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import RandomAllocation
 from jdp.sampling import registry
-from jdp.sampling.base import (
-  Sampler,
-  check_population,
-  integers_below,
-  least_capacity,
-  overflow_probability,
-  pack,
-)
+from jdp.sampling.base import Sampler, check_population, integers_below, pack, slots_for
 
 
 class AllocationState(NamedTuple):
@@ -70,12 +63,10 @@ def random_allocation(
   """
   check_population(population)
   _validate.in_range(1, 2**31 - 1, num_batches=num_batches)
-  event = RandomAllocation(num_batches, participations, False, population=population)
+  later = RandomAllocation(num_batches, participations, False, population=population)
   probability = participations / num_batches
-  if capacity is None:
-    capacity = least_capacity(population, probability)
-  _validate.integer(1, capacity=capacity)
-  capacity = min(capacity, population)
+  capacity, overflow = slots_for(population, probability, capacity)
+  later = dataclasses.replace(later, overflow_probability=overflow)
 
   def sample(key, state):
     left = jnp.where(state.position == 0, np.int32(participations), state.left)
@@ -83,22 +74,13 @@ def random_allocation(
     position = (state.position + 1) % num_batches
     return pack(chosen, capacity), AllocationState(left - chosen.astype(np.int32), position)
 
-  overflow = overflow_probability(population, probability, capacity)
-  make = partial(
-    RandomAllocation,
-    event.num_batches,
-    event.participations,
-    overflow_probability=overflow,
-    population=population,
-  )
   return Sampler(
     init=lambda: AllocationState(jnp.zeros(population, jnp.int32), jnp.int32(0)),
     sample=sample,
-    event=lambda state: make(starts_epoch=state.position == 0),
+    event=lambda state: dataclasses.replace(later, starts_epoch=state.position == 0),
     population=population,
     expected_size=population * probability,
     capacity=capacity,
-    max_participations=None,
   )
 
 

@@ -69,7 +69,7 @@ class Sampler(NamedTuple):
   population: int
   expected_size: float
   capacity: int
-  max_participations: int | None
+  max_participations: int | None = None
 
 
 def check_population(population: int) -> None:
@@ -162,6 +162,18 @@ def permutation(key: jax.Array, size: int) -> jax.Array:
     return order, ~jnp.any((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
 
   return until_done(key, sort, jnp.zeros(size, np.int32))
+
+
+def slots_for(population: int, probability: float, capacity: int | None) -> tuple[int, float]:
+  """The slots of a Bin(population, probability) sample, and the probability that it outgrows them.
+
+  A capacity of None means the least one of negligible overflow (`least_capacity`).
+  """
+  if capacity is None:
+    capacity = least_capacity(population, probability)
+  _validate.integer(1, capacity=capacity)
+  capacity = min(capacity, population)
+  return capacity, overflow_probability(population, probability, capacity)
 
 
 def least_capacity(population: int, probability: float) -> int:

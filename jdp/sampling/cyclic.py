@@ -22,9 +22,8 @@ from jdp.sampling.base import (
   Sampler,
   check_population,
   first_members,
-  least_capacity,
-  overflow_probability,
   pack,
+  slots_for,
 )
 
 
@@ -170,10 +169,7 @@ def cyclic_poisson(
   _validate.positive(probability=probability)
   placed = _place(population, num_groups, groups, shuffle_key)
   largest = placed.largest
-  if capacity is None:
-    capacity = least_capacity(largest, probability)
-  _validate.integer(1, capacity=capacity)
-  capacity = min(capacity, largest)
+  capacity, overflow = slots_for(largest, probability, capacity)
 
   def draw(key: jax.Array, group: jax.Array, state: CyclicState) -> Sample:
     present = jnp.arange(largest, dtype=np.int32) < _size(state, group)
@@ -183,7 +179,6 @@ def cyclic_poisson(
     return first_members(members, slots.size, population)
 
   rate = draws.realised_probability(probability)
-  overflow = overflow_probability(largest, probability, capacity)
 
   def event(position: jax.Array) -> SamplingEvent:
     return CyclicPoissonSampling(
@@ -191,7 +186,7 @@ def cyclic_poisson(
     )
 
   expected_size = probability * population / num_groups
-  return _sampler(placed, draw, event, expected_size, capacity, None)
+  return _sampler(placed, draw, event, expected_size, capacity)
 
 
 class _Placed(NamedTuple):
@@ -259,7 +254,7 @@ def _sampler(
   event: Callable[[jax.Array], SamplingEvent],
   expected_size: float,
   capacity: int,
-  max_participations: int | None,
+  max_participations: int | None = None,
 ) -> Sampler:
   """A sampler of groups that take turns.
 

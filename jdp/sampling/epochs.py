@@ -20,10 +20,9 @@ from jdp.sampling.base import (
   check_population,
   first_members,
   integers_below,
-  least_capacity,
-  overflow_probability,
   pack,
   permutation,
+  slots_for,
 )
 
 
@@ -142,10 +141,7 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   check_population(population)
   _validate.integer(1, num_batches=num_batches)
   _validate.in_range(1, 2**31 - 1, num_batches=num_batches)
-  if capacity is None:
-    capacity = least_capacity(population, 1 / num_batches)
-  _validate.integer(1, capacity=capacity)
-  capacity = min(capacity, population)
+  capacity, overflow = slots_for(population, 1 / num_batches, capacity)
 
   def assign(key):
     return integers_below(key, num_batches, population)
@@ -153,7 +149,6 @@ def balls_in_bins(population: int, num_batches: int, *, capacity: int | None = N
   def batch(assignment, position):
     return pack(assignment == position, capacity)
 
-  overflow = overflow_probability(population, 1 / num_batches, capacity)
   event = partial(BallsInBins, num_batches, overflow_probability=overflow, population=population)
   return _sampler(
     assign, batch, event, population, num_batches, population, population / num_batches, capacity
@@ -199,7 +194,6 @@ def _sampler(
     population=population,
     expected_size=expected_size,
     capacity=capacity,
-    max_participations=None,
   )
 
 

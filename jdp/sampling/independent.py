@@ -7,7 +7,7 @@ from jdp._arguments import checked
 from jdp.events import PoissonSampling
 from jdp.random import draws
 from jdp.sampling import registry
-from jdp.sampling.base import Sampler, check_population, least_capacity, overflow_probability, pack
+from jdp.sampling.base import Sampler, check_population, pack, slots_for
 
 
 @checked
@@ -57,10 +57,7 @@ def poisson(
   check_population(population)
   _validate.probability(probability=probability)
   _validate.positive(probability=probability)
-  if capacity is None:
-    capacity = least_capacity(population, probability)
-  _validate.integer(1, capacity=capacity)
-  capacity = min(capacity, population)
+  capacity, overflow = slots_for(population, probability, capacity)
   if max_participations is not None:
     _validate.integer(1, max_participations=max_participations)
 
@@ -74,7 +71,6 @@ def poisson(
       state = state + chosen.astype(jnp.int32)
     return pack(chosen, capacity), state
 
-  overflow = overflow_probability(population, probability, capacity)
   event = PoissonSampling(
     draws.realised_probability(probability), overflow, population, max_participations
   )

@@ -67,7 +67,6 @@ def fixed_size(population: int, sample_size: int) -> Sampler:
     population=population,
     expected_size=float(sample_size),
     capacity=sample_size,
-    max_participations=None,
   )
 
 

@@ -67,7 +67,6 @@ def truncated_poisson(population: int, probability: float, capacity: int) -> Sam
     population=population,
     expected_size=population * event.inclusion_probability,
     capacity=capacity,
-    max_participations=None,
   )
 
 
