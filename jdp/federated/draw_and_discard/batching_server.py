@@ -14,8 +14,8 @@ from jdp.federated.draw_and_discard.update_stream import (
   Passes,
   Process,
   descend,
+  in_blocks,
   in_rounds,
-  scan_updates,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm
 
@@ -117,10 +117,7 @@ def server_batching_process(
     last = (number + 1) % batch_size == 0
     return BatchingState(number + 1, *jax.lax.cond(last, finish, lambda: (state.params, total)))
 
-  def run(key, state, arrivals, clients, settings):
-    inputs = (arrivals, clients, settings)
-    return scan_updates(
-      update, lambda key: None, advance, key, state, state.params, inputs, block_size
-    )
+  def models(state):
+    return jax.tree.map(lambda x: x[None], state.params)
 
-  return Process(init, run, lambda state: jax.tree.map(lambda x: x[None], state.params), update)
+  return in_blocks(update, init, lambda key: None, advance, models, block_size)

@@ -16,8 +16,8 @@ from jdp.federated.draw_and_discard.update_stream import (
   ClientUpdate,
   Passes,
   Process,
+  in_blocks,
   in_rounds,
-  scan_updates,
   step,
 )
 from jdp.federated.engine.rounds import FederatedAlgorithm
@@ -224,13 +224,7 @@ def draw_and_discard_process(
     rejected = state.rejected + (arrived & ~accepted).astype(jnp.int32)
     return InstancesState(number + 1, models, rows, held, rejected)
 
-  def run(key, state, arrivals, clients, settings):
-    inputs = (arrivals, clients, settings)
-    return scan_updates(
-      update, choose, advance, key, state, _row(state.models, 0), inputs, block_size
-    )
-
-  return Process(init, run, instances, update)
+  return in_blocks(update, init, choose, advance, instances, block_size)
 
 
 def instances(state: InstancesState) -> PyTree:

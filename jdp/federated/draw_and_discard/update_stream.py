@@ -289,67 +289,67 @@ def _code(update: ClientUpdate, models: PyTree, members: Examples) -> PyTree:
   return binding.program(update.release, update.settings, noise, params, client)
 
 
-def scan_updates(
+def in_blocks(
   update: ClientUpdate,
+  init: Callable[[PyTree], Any],
   choose: Callable[[jax.Array], PyTree],
   advance: Callable[..., Any],
-  key: jax.Array,
-  state: Any,
-  params: PyTree,
-  inputs: tuple[Arrivals, Examples, Settings],
+  models: Callable[[Any], PyTree],
   block_size: int | None,
-) -> Any:
-  """The state after `advance` for every user in order.
-
-  Choices and noise are drawn block by block.
+) -> Process:
+  """The process that advances by one user after another, with draws block by block.
 
   Args:
     update: what clients do.
+    init: as for `Process`. The state has a field `number`, the number of the next update.
     choose: key -> the server's random choices in one update.
     advance: (settings, state, number, client, choices, noise) -> next state.
-    key: key of the whole run. Update t uses only keys that are folded in from t.
-    state: has a field `number`, the number of the next update.
-    params: a model, for its shapes.
-    inputs: (arrivals, clients, settings), as for `Process.run`.
+    models: as for `Process`.
     block_size: see `draw_and_discard`.
 
-  Raises:
-    ValueError: if the arrivals and the clients have different populations, or block_size is not
-      positive.
+  Returns:
+    A `Process`. Update t uses only keys that are folded in from t. When traced, its `run` raises a
+    ValueError if the arrivals and the clients have different populations, or block_size is not
+    positive.
   """
-  coming, clients, settings = inputs
-  if not isinstance(coming, Arrivals):
-    raise ValueError(
-      f"Expected Arrivals, got {type(coming).__name__}; use arrivals(users, population)."
-    )
-  check_clients(coming.population, clients)
-  users = coming.users
-  if block_size is None:
-    size = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
-    block_size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, size)))
-  _validate.integer(1, block_size=block_size)
-  clients = jax.tree.map(jnp.asarray, clients)  # NumPy arrays cannot be indexed inside the loop
 
-  def draw(number):
-    choice_key, noise_key = jax.random.split(jax.random.fold_in(key, number))
-    return choose(choice_key), update.draw(noise_key, params)
+  def run(key, state, arrivals, clients, settings):
+    if not isinstance(arrivals, Arrivals):
+      raise ValueError(
+        f"Expected Arrivals, got {type(arrivals).__name__}; use arrivals(users, population)."
+      )
+    check_clients(arrivals.population, clients)
+    users = arrivals.users
+    params = jax.tree.map(lambda x: x[0], models(state))  # for its shapes
+    size = block_size
+    if size is None:
+      numbers_of_noise = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+      size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, numbers_of_noise)))
+    _validate.integer(1, block_size=size)
+    clients = jax.tree.map(jnp.asarray, clients)  # NumPy arrays cannot be indexed inside the loop
 
-  def one(state, xs):
-    number, user, (choices, noise) = xs
-    client = jax.tree.map(lambda x: x[user], clients)
-    return advance(settings, state, number, client, choices, noise), None
+    def draw(number):
+      choice_key, noise_key = jax.random.split(jax.random.fold_in(key, number))
+      return choose(choice_key), update.draw(noise_key, params)
 
-  def block(state, numbers_and_users):
-    numbers, members = numbers_and_users
-    return jax.lax.scan(one, state, (numbers, members, jax.vmap(draw)(numbers)))
+    def one(state, xs):
+      number, user, (choices, noise) = xs
+      client = jax.tree.map(lambda x: x[user], clients)
+      return advance(settings, state, number, client, choices, noise), None
 
-  count = users.shape[0]
-  whole = count - count % block_size
-  numbers = state.number + jnp.arange(count, dtype=jnp.int32)
-  if whole:
-    blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, block_size), (numbers, users))
-    state, _ = jax.lax.scan(block, state, blocks)
-  # The updates left over fill less than a block.
-  if whole < count:
-    state, _ = block(state, (numbers[whole:], users[whole:]))
-  return state
+    def block(state, numbers_and_users):
+      numbers, members = numbers_and_users
+      return jax.lax.scan(one, state, (numbers, members, jax.vmap(draw)(numbers)))
+
+    count = users.shape[0]
+    whole = count - count % size
+    numbers = state.number + jnp.arange(count, dtype=jnp.int32)
+    if whole:
+      blocks = jax.tree.map(lambda x: x[:whole].reshape(-1, size), (numbers, users))
+      state, _ = jax.lax.scan(block, state, blocks)
+    # The updates left over fill less than a block.
+    if whole < count:
+      state, _ = block(state, (numbers[whole:], users[whole:]))
+    return state
+
+  return Process(init, run, models, update)
