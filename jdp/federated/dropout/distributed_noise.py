@@ -60,18 +60,6 @@ class QueryState(NamedTuple):
   query: PyTree
 
 
-class _Adapted(NamedTuple):
-  """A query as `rounds` runs it.
-
-  Attributes:
-    query: a sum query of (update, who answered which calibration).
-    server_event: (counts, the model's event) -> the server's event.
-  """
-
-  query: SumQuery
-  server_event: Callable[[jax.Array, Any], Any]
-
-
 @checked
 def client_dropout(
   local_update: LocalUpdate,
@@ -170,11 +158,11 @@ def client_dropout(
     return (update, answered), {"update_norm": vectors.l2_norm(update)}
 
   def init_query(record):
-    return QueryState(jnp.zeros(1 + stages, jnp.int32), adapted.query.init(record))
+    return QueryState(jnp.zeros(1 + stages, jnp.int32), adapted.init(record))
 
   algorithm = rounds(
     client_fn,
-    adapted.query._replace(init=init_query),
+    adapted._replace(init=init_query),
     _reporting(dropout, num_clients),
     add_updates(optimizer),
     relation=Relation.ZERO_OUT,
@@ -204,7 +192,10 @@ def client_dropout(
       noise_key, data_key, begun, (clients, present[1:].T)
     )
     event: Any = events[0]
-    server_query = adapted.server_event(numbers, event.query)
+    # Of floats, the server may have seen a sum with less noise than the model has.
+    server_query = (
+      query.events(numbers).server if isinstance(query, DistributedSum) else event.query
+    )
     server_event = dataclasses.replace(event, query=server_query, observer=Observer.SERVER)
     return done._replace(sampler=left), (event, server_event), diagnostics
 
@@ -224,22 +215,26 @@ def _reporting(dropout: DropoutModel, num_clients: int) -> sampling.Sampler:
     population=num_clients,
     expected_size=num_clients,
     capacity=num_clients,
-    max_participations=None,
   )
 
 
 def _adapt(
   query: DistributedSum | IntegerSum | SumQuery, draw_shares: bool
-) -> tuple[int, _Adapted]:
+) -> tuple[int, SumQuery]:
   """The number of calibrations, and the query as `rounds` runs it."""
   if isinstance(query, DistributedSum):
     return query.scheme.num_calibrations, _adapt_distributed_sum(query, draw_shares)
   if isinstance(query, IntegerSum):
-    return query.num_calibrations, _adapt_integer_sum(query)
-  return 0, _adapt_discrete_sum(query)
+    return query.num_calibrations, _adapt_integers(query.init, query.encode, query.finalize)
+
+  def open_sum(key, state, total, counts):
+    del counts
+    return query.finalize(key, state, total)
+
+  return 0, _adapt_integers(query.init, query.preprocess, open_sum)
 
 
-def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> _Adapted:
+def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> SumQuery:
   """A `distributed_sum` as `rounds` runs it."""
   calibrations = query.scheme.num_calibrations
 
@@ -263,38 +258,28 @@ def _adapt_distributed_sum(query: DistributedSum, draw_shares: bool) -> _Adapted
     result, events = query.finalize(server_key, total, state.counts)
     return _mean_of_reports(result, state.counts), events.model, state
 
-  adapted = SumQuery(lambda record: (), preprocess, finalize, takes_pairs=True)
-  return _Adapted(adapted, lambda numbers, _: query.events(numbers).server)
+  return SumQuery(lambda record: (), preprocess, finalize, takes_pairs=True)
 
 
-def _adapt_discrete_sum(query: SumQuery) -> _Adapted:
-  """A `discrete_sum` as `rounds` runs it."""
+def _adapt_integers(
+  init: Callable[[PyTree], PyTree], encode: Callable[..., PyTree], open_sum: Callable[..., Any]
+) -> SumQuery:
+  """A query of integers as `rounds` runs it.
 
-  def preprocess(key, state, record, weight):
-    return query.preprocess(key, state.query, record[0], weight)
-
-  def finalize(key, state, total):
-    result, event, inner = query.finalize(key, state.query, total)
-    return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
-
-  return _Adapted(
-    SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
-  )
-
-
-def _adapt_integer_sum(query: IntegerSum) -> _Adapted:
-  """A sum of `distributed_integers` as `rounds` runs it."""
+  Args:
+    init: record -> the query's state.
+    encode: (key, state, record, weight) -> what a client sends.
+    open_sum: (key, state, total, counts) -> result, event and state.
+  """
 
   def preprocess(key, state, record, weight):
-    return query.encode(key, state.query, record[0], weight)
+    return encode(key, state.query, record[0], weight)
 
   def finalize(key, state, total):
-    result, event, inner = query.finalize(key, state.query, total, state.counts)
+    result, event, inner = open_sum(key, state.query, total, state.counts)
     return _mean_of_reports(result, state.counts), event, state._replace(query=inner)
 
-  return _Adapted(
-    SumQuery(query.init, preprocess, finalize, takes_pairs=True), lambda numbers, event: event
-  )
+  return SumQuery(init, preprocess, finalize, takes_pairs=True)
 
 
 def _mean_of_reports(total: PyTree, numbers: jax.Array) -> PyTree:
