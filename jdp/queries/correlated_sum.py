@@ -17,11 +17,10 @@ from jdp.events import CorrelatedGaussianSum
 from jdp.matrix_factorization.noise import noise_source
 from jdp.matrix_factorization.plans import planned_sum
 from jdp.matrix_factorization.strategies import Strategy
-from jdp.numerics import vectors
 from jdp.numerics.compensated import Compensated, add, divide, rounded
 from jdp.numerics.dither import on_shifted_grid
-from jdp.queries.base import PyTree, Schedule, SumQuery, scales, times
-from jdp.queries.gaussian import at_step, check_clip_and_noise, weighted
+from jdp.queries.base import PyTree, Schedule, SumQuery, times
+from jdp.queries.gaussian import at_step, check_clip_and_noise, clipped
 
 
 class CorrelatedState(NamedTuple):
@@ -102,14 +101,7 @@ def correlated_gaussian_sum(
     max_participations=max_participations,
   )
   init, release = correlated_release(strategy, plan)
-
-  def clip(state, record):
-    return vectors.clip(record, at_step(clip_norm, state.step))
-
-  @scales
-  def preprocess(key, state, record, weight):
-    del key
-    return weighted(clip(state, record), weight)
+  clip, preprocess = clipped(clip_norm)
 
   def finalize(key, state, total):
     bound = at_step(clip_norm, state.step)

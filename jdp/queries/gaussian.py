@@ -75,14 +75,7 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   ([0.6, 0.8], GaussianSum(clip_norm=1.0, stddev=0.0))
   """
   check_clip_and_noise(clip_norm, stddev)
-
-  def clip(state, record):
-    return vectors.clip(record, at_step(clip_norm, state.step))
-
-  @scales
-  def preprocess(key, state, record, weight):
-    del key
-    return weighted(clip(state, record), weight)
+  clip, preprocess = clipped(clip_norm)
 
   def finalize(key, state, total):
     sigma = at_step(stddev, state.step)
@@ -93,6 +86,20 @@ def gaussian_sum(clip_norm: float | Schedule, stddev: float | Schedule) -> SumQu
   return SumQuery(
     initial_state, preprocess, finalize, noise_by_state(stddev), takes_pairs=True, clip=clip
   )
+
+
+def clipped(clip_norm: float | Schedule) -> tuple[Callable, Callable]:
+  """The `clip` and the `preprocess` of a query that clips to S, whose state has a `step`."""
+
+  def clip(state, record):
+    return vectors.clip(record, at_step(clip_norm, state.step))
+
+  @scales
+  def preprocess(key, state, record, weight):
+    del key
+    return weighted(clip(state, record), weight)
+
+  return clip, preprocess
 
 
 def no_privacy() -> SumQuery:

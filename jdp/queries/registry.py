@@ -116,29 +116,21 @@ def _integers_as_query(query: IntegerSum, num_clients: int) -> SumQuery:
 
 
 def _run_of_integers(query: CorrelatedIntegers, num_clients: int) -> SumQuery:
-  """All rounds of a run in which no client is ever lost, on one sample, as C G + Z.
-
-  The event is that of the last round (`_whole_run`).
-  """
+  """`_whole_run` of a run in which no client is ever lost."""
   present = jnp.ones((2, num_clients), bool)
 
   def finalize(key, state, total):
-    results = []
-    for round_key in jax.random.split(key, query.plan.num_rounds):
-      result, event, state = query.finalize(round_key, state, total, present)
-      results.append(result)
-    matrix = jnp.asarray(query.strategy.matrix(), jnp.float32)
-    return jnp.matmul(matrix, jnp.stack(results), precision="highest"), event, state
+    return query.finalize(key, state, total, present)
 
-  return SumQuery(query.init, query.encode, finalize, public=query.public)
+  one_round = SumQuery(query.init, query.encode, finalize, public=query.public)
+  return _whole_run(one_round, query.strategy)
 
 
-def _whole_run(strategy: Strategy, noise_multiplier: float) -> SumQuery:
+def _whole_run(query: SumQuery, strategy: Strategy) -> SumQuery:
   """All rounds of a run on one sample, as C G + Z, with the event of the last one.
 
   C G + Z tells an audit no more than the releases do, but its noise is independent.
   """
-  query = correlated_gaussian_sum(1.0, noise_multiplier, strategy)
 
   def finalize(key, state, total):
     results = []
@@ -194,12 +186,17 @@ def _register_own() -> None:
     factory=per_layer,
     victim={"m": two, "n": two},
   )
-  runs = {
-    "correlated": lambda: correlated_gaussian_sum(1.0, 1.0, identity(1)),
-    "correlated_run": lambda: _whole_run(square_root_toeplitz(3), 2.6),
-  }
-  for name, make in runs.items():
-    register(name, make, factory=correlated_gaussian_sum)
+
+  def correlated_run():
+    strategy = square_root_toeplitz(3)
+    return _whole_run(correlated_gaussian_sum(1.0, 2.6, strategy), strategy)
+
+  register(
+    "correlated",
+    lambda: correlated_gaussian_sum(1.0, 1.0, identity(1)),
+    factory=correlated_gaussian_sum,
+  )
+  register("correlated_run", correlated_run, factory=correlated_gaussian_sum)
   register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
   integers = partial(discrete_sum, _LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12)
   among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE_RECORD, 1.0),)}

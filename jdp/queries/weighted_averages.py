@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.events import WeightedAverage
-from jdp.numerics import vectors
 from jdp.numerics.compensated import divide, maximum
 from jdp.queries.base import PyTree, Schedule, SumQuery, scales
 from jdp.queries.gaussian import (
@@ -19,6 +18,7 @@ from jdp.queries.gaussian import (
   add_noise,
   at_step,
   check_clip_and_noise,
+  clipped,
   initial_state,
   noise_by_state,
   weighted,
@@ -91,9 +91,7 @@ def weighted_average(
   """
   check_clip_and_noise(clip_norm, stddev)
   _validate.float32_safe(min_total_weight=min_total_weight)
-
-  def clip(state, record):
-    return vectors.clip(record, at_step(clip_norm, state.step))
+  clip, _ = clipped(clip_norm)
 
   @scales
   def preprocess(key, state, record, weight):

@@ -125,10 +125,9 @@ def distributed_sum(
   2.0000 True
   """
   _validate.float32_safe(clip_norm=clip_norm)
-  if noise_multiplier:
-    _validate.float32_safe(noise_multiplier=noise_multiplier)
   _validate.integer(1, min_clients=min_clients)
   if noise_multiplier != 0:
+    _validate.float32_safe(noise_multiplier=noise_multiplier)
     _validate.float32_safe(**{"noise_multiplier * clip_norm": noise_multiplier * clip_norm})
   planned = jnp.float32(noise_multiplier * clip_norm)
 

@@ -169,20 +169,17 @@ def discrete_sum(
       "Expected shares of discrete Gaussian noise of at least 1/2 in units of the grid, got "
       f"{share_stddev:g}; raise modulus_bits or stddev, or take noise='skellam'."
     )
+  draw: Callable[..., jax.Array]
+  if noise == "gaussian":
+    scale, table, draw = share_stddev, integer_distributions.discrete_gaussian, discrete_gaussian
+  else:
+    scale, table, draw = share_stddev**2, integer_distributions.skellam, skellam
   # Make the table here, so that a share that no table holds is refused now, not in the first round.
-  _ = (
-    integer_distributions.discrete_gaussian(share_stddev)
-    if noise == "gaussian"
-    else integer_distributions.skellam(share_stddev**2)
-  )
+  table(scale)
 
   def preprocess(key, state, record, weight):
     rounding_key, noise_key = jax.random.split(key)
-    integers = code.encode(rounding_key, state, record)
-    if noise == "gaussian":
-      integers += discrete_gaussian(noise_key, share_stddev, (dim,))
-    else:
-      integers += skellam(noise_key, share_stddev**2, (dim,))
+    integers = code.encode(rounding_key, state, record) + draw(noise_key, scale, (dim,))
     # The noise of an absent record is dropped too, and `shares` tells the event so.
     present = weight > 0
     return DiscreteContribution(jnp.where(present, integers, 0), present.astype(jnp.int32))
@@ -192,10 +189,10 @@ def discrete_sum(
     event: DiscreteGaussianSum | SkellamSum
     if noise == "gaussian":
       event = DiscreteGaussianSum(
-        grid.l2_norm, grid.l1_norm, share_stddev, total.shares, dim, rounded=True
+        grid.l2_norm, grid.l1_norm, scale, total.shares, dim, rounded=True
       )
     else:
-      event = SkellamSum(grid.l2_norm, grid.l1_norm, share_stddev**2, total.shares, rounded=True)
+      event = SkellamSum(grid.l2_norm, grid.l1_norm, scale, total.shares, rounded=True)
     return code.decode(state, total.integers), event, state._replace(step=state.step + 1)
 
   # `noise` counts float noise only, and here only integers are noised.
