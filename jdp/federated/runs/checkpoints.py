@@ -6,15 +6,13 @@ They are private: a sampler's state counts each user's participations.
 import hashlib
 import pathlib
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jdp.federated.runs.digest import is_key, to_data
+from jdp.federated.runs.digest import from_bytes, to_bytes, to_data
 from jdp.federated.runs.secret_folder import close_to_others
 
 PyTree = Any
@@ -56,7 +54,7 @@ class Checkpoints:
     # Saves that could not be read are kept until there is something newer to replace them.
     while self._damaged:
       self._manager.delete(self._damaged.pop())
-    content = np.concatenate(list(map(_to_bytes, jax.tree.leaves(state))))
+    content = np.concatenate(list(map(to_bytes, jax.tree.leaves(state))))
     saved = {"state": np.concatenate([self._digest(content), content])}
     self._manager.save(step, args=ocp.args.StandardSave(saved), force=True)
     close_to_others(self._folder)
@@ -69,11 +67,11 @@ class Checkpoints:
     Args:
       like: a state of the same structure, shapes and types.
     """
-    leaves, treedef = jax.tree.flatten(like)
+    size = sum(to_data(leaf).nbytes for leaf in jax.tree.leaves(like))
     for step in sorted(self._manager.all_steps(), reverse=True):
-      content = self._read(step, sum(_to_bytes(leaf).size for leaf in leaves))
+      content = self._read(step, size)
       if content is not None:
-        return step, jax.tree.unflatten(treedef, _from_bytes(content, leaves))
+        return step, from_bytes(content, like)
       self._damaged.append(step)
       warnings.warn(
         f"Expected a whole checkpoint after round {step} in {self._folder}, got a damaged one, or "
@@ -112,21 +110,3 @@ def _alone(folder: pathlib.Path) -> dict[str, Any]:
     primary_host=this, active_processes={this}, barrier_sync_key_prefix="jdp"
   )
   return {"create": False, "multiprocessing_options": alone}
-
-
-def _to_bytes(leaf: jax.Array) -> np.ndarray:
-  """The leaf's bytes, uint8 [n]."""
-  return np.ascontiguousarray(to_data(leaf)).reshape(-1).view(np.uint8)
-
-
-def _from_bytes(content: np.ndarray, like: Sequence[jax.Array]) -> list[jax.Array]:
-  """The leaves that were saved, of the shapes and types of `like`."""
-  made = []
-  for leaf in like:
-    data = np.asarray(to_data(leaf))
-    own, content = content[: data.nbytes], content[data.nbytes :]
-    array = jnp.asarray(own.view(data.dtype).reshape(data.shape))
-    made.append(
-      jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key(leaf) else array
-    )
-  return made

@@ -1,4 +1,4 @@
-"""Digests of arrays, which say whether arrays are equal to earlier ones, bit for bit."""
+"""Arrays as bytes, and digests that say whether arrays are equal to earlier ones, bit for bit."""
 
 import hashlib
 from collections.abc import Iterator
@@ -31,8 +31,7 @@ def digest(tree: PyTree) -> str:
     found.update(jax.tree_util.keystr(path).encode())
     for part in _parts(to_data(leaf)):
       found.update(f"{part.dtype} {part.shape} ".encode())
-      # As bytes, since some JAX types do not support Python's buffer protocol.
-      found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+      found.update(to_bytes(part).data)
   return found.hexdigest()
 
 
@@ -44,6 +43,25 @@ def is_key(leaf: Any) -> bool:
 def to_data(leaf: Any) -> Any:
   """The leaf as a plain array: a key's data."""
   return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def to_bytes(leaf: Any) -> np.ndarray:
+  """The bytes of a leaf, uint8 [n]. Some types of JAX have none by Python's buffer protocol."""
+  return np.ascontiguousarray(to_data(leaf)).reshape(-1).view(np.uint8)
+
+
+def from_bytes(content: np.ndarray, like: PyTree) -> PyTree:
+  """The tree whose leaves have these bytes, one after the other, of the form of `like`."""
+  leaves, structure = jax.tree.flatten(like)
+  made = []
+  for leaf in leaves:
+    data = to_data(leaf)
+    own, content = content[: data.nbytes], content[data.nbytes :]
+    array = jnp.asarray(own.view(data.dtype).reshape(data.shape))
+    made.append(
+      jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key(leaf) else array
+    )
+  return jax.tree.unflatten(structure, made)
 
 
 def _parts(leaf: Any) -> Iterator[np.ndarray]:

@@ -4,7 +4,6 @@ It tells the others what it reads. If it fails, every process raises an error, s
 another in vain, or uses a round that is not on record.
 """
 
-import io
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jdp.events.rounds import Event
-from jdp.federated.runs.digest import is_key, to_data
+from jdp.federated.runs.digest import from_bytes, is_key, to_bytes
 from jdp.federated.runs.run_records import MemoryRecords, Records
 from jdp.ledger import Ledger
 from jdp.ledger.json_form import from_json, to_json
@@ -79,17 +78,10 @@ class SharedRecords:
   """
 
   def __init__(self, first: Records | None, own: MemoryRecords):
-    self._first, self._own = first, own
-    self.name = told(lambda: self._of_first.name.encode()).decode()
-
-  @property
-  def _of_first(self) -> Records:
-    assert self._first is not None, "asked of another than the first process"
-    return self._first
-
-  @property
-  def _here(self) -> Records:
-    return self._own if self._first is None else self._first
+    # On the first process its own records, which it alone is asked for by `told`.
+    self._here = own if first is None else first
+    self._own = own if first is None else None
+    self.name = told(lambda: self._here.name.encode()).decode()
 
   @property
   def rows(self) -> list[dict[str, Any]]:
@@ -116,17 +108,20 @@ class SharedRecords:
     restored: list[Any] = []
 
     def say() -> bytes:
-      restored.append(self._of_first.restore(state))
+      restored.append(self._here.restore(state))
       done, _ = restored[0]
       entries = [[to_json(event), count] for event, count in self.ledger.entries]
       return json.dumps([done, self.last_round, self.rows, entries], default=float).encode()
 
     done, last_round, rows, entries = json.loads(told(say))
-    if self._first is None:
+    if self._own is not None:
       ledger = Ledger().extend((from_json(event), count) for event, count in entries)
       self._own.take(ledger, last_round, rows)
-    leaves = told(lambda: _to_bytes(restored[0][1])) if done else b""
-    return done, _from_bytes(leaves, state) if done else state
+    if not done:
+      return done, state
+    content = told(lambda: b"".join(to_bytes(x).data for x in jax.tree.leaves(restored[0][1])))
+    made = from_bytes(np.frombuffer(content, np.uint8), state)
+    return done, jax.tree.map(_placed, made, state)
 
   def append_events(self, first_round: int, rounds: Iterable[tuple[Event, ...]]) -> None:
     """Records the events of round `first_round` and of those that follow it.
@@ -134,54 +129,37 @@ class SharedRecords:
     They are on the first process's disk when this returns on any.
     """
     rounds = list(rounds)
-    told(lambda: self._of_first.append_events(first_round, rounds))
-    if self._first is None:
+    told(lambda: self._here.append_events(first_round, rounds))
+    if self._own is not None:
       self._own.append_events(first_round, rounds)
 
   def next_release(self, done: int) -> int | None:
     """The first round after `done` whose model was released before; None if there is none."""
-    return json.loads(told(lambda: json.dumps(self._of_first.next_release(done)).encode()))
+    return json.loads(told(lambda: json.dumps(self._here.next_release(done)).encode()))
 
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses a model if another was released after the same round."""
-    told(lambda: self._of_first.check_release(done, params))
+    told(lambda: self._here.check_release(done, params))
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""
-    told(lambda: self._of_first.append_row(row))
-    if self._first is None:
+    told(lambda: self._here.append_row(row))
+    if self._own is not None:
       self._own.append_row(row)
 
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
-    told(lambda: self._of_first.save(done, state))
+    told(lambda: self._here.save(done, state))
 
   def finish(self, params: PyTree) -> None:
     """Records that the run is over, with its last parameters."""
-    told(lambda: self._of_first.finish(params))
+    told(lambda: self._here.finish(params))
 
   def close(self) -> None:
     """Closes the files of the first process."""
     self._here.close()
 
 
-def _to_bytes(state: PyTree) -> bytes:
-  """The leaves of a state, random keys as their key data."""
-  file = io.BytesIO()
-  np.savez(file, *(np.asarray(to_data(leaf)) for leaf in jax.tree.leaves(state)))
-  return file.getvalue()
-
-
-def _from_bytes(content: bytes, like: PyTree) -> PyTree:
-  """The state whose leaves `_to_bytes` wrote, each placed where its counterpart in `like` lies."""
-  leaves, treedef = jax.tree.flatten(like)
-  saved = np.load(io.BytesIO(content))
-
-  def put(index: int, leaf: Any) -> Any:
-    array = saved[f"arr_{index}"]
-    if is_key(leaf):
-      return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
-    # NumPy's files do not support bfloat16: its bytes come back without a type.
-    return jax.jit(lambda x: x, out_shardings=leaf.sharding)(array.view(leaf.dtype))
-
-  return jax.tree.unflatten(treedef, [put(*item) for item in enumerate(leaves)])
+def _placed(leaf: Any, like: Any) -> Any:
+  """A leaf on the devices where its counterpart lies. Keys stay where they are."""
+  return leaf if is_key(leaf) else jax.jit(lambda x: x, out_shardings=like.sharding)(leaf)
