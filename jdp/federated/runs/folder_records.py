@@ -66,10 +66,7 @@ class FolderRecords:
     # A refused run must leave neither a lock nor orbax's threads behind.
     with contextlib.ExitStack() as opened:
       opened.enter_context(hold(folder.secret))
-      self.keys = (
-        own_key(beginning.noise_key, folder, "noise_key"),
-        own_key(beginning.data_key, folder, "data_key"),
-      )
+      self.keys = own_keys(beginning, folder)
       digests = {
         "data": digest(beginning.clients),
         "first state": digest(beginning.state),
@@ -211,13 +208,17 @@ class FolderRecords:
     )
 
 
-def own_key(given: jax.Array | None, folder: RunFolder | None, name: str) -> jax.Array:
-  """The key given, or one of the run's own."""
-  if given is not None:
-    return given
-  if folder is None:
-    return random.secure_key()
-  return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())
+def own_keys(beginning: Beginning, folder: RunFolder | None) -> tuple[jax.Array, jax.Array]:
+  """A run's keys for noise and for data: those given, or new ones, which the folder keeps."""
+
+  def own(given: jax.Array | None, name: str) -> jax.Array:
+    if given is not None:
+      return given
+    if folder is None:
+      return random.secure_key()
+    return kept_key(folder.secret / name, begun=(folder.path / LEDGER).exists())
+
+  return own(beginning.noise_key, "noise_key"), own(beginning.data_key, "data_key")
 
 
 def _first(ledger: Ledger, count: int) -> Ledger:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jdp import random
-from jdp.federated.runs.folder_records import FolderRecords, own_key
+from jdp.federated.runs.folder_records import FolderRecords, own_keys
 from jdp.federated.runs.run_folder import RunFolder, fingerprint, run_folder
 from jdp.federated.runs.run_records import Beginning, MemoryRecords, Records
 from jdp.random.keys import is_exposed
@@ -34,12 +34,8 @@ def open_records(workdir: Workdir | None, beginning: Beginning) -> Opened:
 def _open(workdir: Workdir | None, beginning: Beginning) -> Opened:
   """As `open_records`, for one process."""
   if workdir is None:
-    keys = (
-      own_key(beginning.noise_key, None, "noise_key"),
-      own_key(beginning.data_key, None, "data_key"),
-    )
-    exposed = bool(is_exposed(*keys))
-    return MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0])), keys
+    keys = own_keys(beginning, None)
+    return _in_memory(beginning, keys), keys
   records = FolderRecords(run_folder(workdir), beginning)
   return records, records.keys
 
@@ -59,6 +55,10 @@ def _open_shared(workdir: Workdir | None, beginning: Beginning) -> Opened:
     return random.restore_key(np.frombuffer(made, np.uint32))
 
   keys = key(beginning.noise_key, 0), key(beginning.data_key, 1)
+  first = opened[0][0] if opened else None
+  return SharedRecords(first, _in_memory(beginning, keys)), keys
+
+
+def _in_memory(beginning: Beginning, keys: tuple[jax.Array, jax.Array]) -> MemoryRecords:
   exposed = bool(is_exposed(*keys))
-  others = MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0]))
-  return SharedRecords(opened[0][0] if opened else None, others), keys
+  return MemoryRecords(beginning.prior, exposed=exposed, identity=fingerprint(keys[0]))
