@@ -87,19 +87,14 @@ def _some_examples(clients: PyTree) -> Examples | None:
     data = clients.seen
   else:
     data = clients.examples if isinstance(clients, PackedUsers) else clients
-  if not isinstance(data, Examples):
-    return None
-  if not all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(data)):
+  on_host = all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(data))
+  if not (isinstance(data, Examples) and on_host and data.mask.size):
     return None
   axes = data.mask.shape
-  if not data.mask.size:
-    return None
   rows = np.unravel_index(
     np.unique(np.linspace(0, data.mask.size - 1, _SEEN, dtype=np.int64)), axes
   )
   kept = tuple(axis[data.mask[rows] > 0] for axis in rows)
-  if not kept[0].size:
-    return None
   return jax.tree.map(lambda leaf: leaf[kept], data)
 
 
