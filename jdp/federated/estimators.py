@@ -130,9 +130,7 @@ def fixed_denominator(
   GaussianSum(clip_norm=1.0, stddev=0.5)
   """
   _check_numbers(noise_multiplier, expected_weight=expected_weight)
-  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one. A noise of z S over
-  # that multiplier has the multiplier z.
-  own_multiplier = noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+  own_multiplier = stddev_of(noise_multiplier, relation)
   if strategy is None:
     if min_separation != 1 or max_participations is not None:
       raise ValueError(
@@ -238,6 +236,12 @@ def true_average() -> SumQuery:
     return result, NonPrivate(), state
 
   return query._replace(finalize=finalize, clip=unbounded)
+
+
+def stddev_of(noise_multiplier: float, relation: Relation | str) -> float:
+  """The standard deviation that gives a sum with S = 1 this multiplier under the relation."""
+  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
+  return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
 
 
 def _first(bound: ClipNorm) -> float:

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate, accounting, random
+from jdp import _validate, random
 from jdp._arguments import Arrays, checked
-from jdp.events import GaussianSum
 from jdp.events.rounds import Event
 from jdp.federated.engine.rounds import FederatedAlgorithm, Server, rounds
 from jdp.federated.engine.sharded import client_data, num_clients
 from jdp.federated.engine.shared_programs import shared
+from jdp.federated.estimators import stddev_of
 from jdp.federated.runs.run_folder import fingerprint
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
@@ -173,9 +173,7 @@ def noised_averages(
   if not names:
     raise ValueError("Expected a metric that returns name -> number, got none; return one.")
   clip_norm = math.sqrt(len(names))
-  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
-  multiplier = accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
-  stddev = noise_multiplier * clip_norm / multiplier
+  stddev = clip_norm * stddev_of(noise_multiplier, relation)
   check_clip_and_noise(clip_norm, stddev, "noise_multiplier times the sensitivity")
 
   def client_fn(keys, params, client):

@@ -19,12 +19,13 @@ from jdp.events import (
   Round,
   TruncatedPoissonSampling,
 )
+from jdp.events.queries import SumQueryEvent
 from jdp.events.sampling import SamplingEvent
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.local_training import LocalUpdate
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.engine.sharded import num_clients
-from jdp.federated.estimators import fixed_denominator, flat_clipping
+from jdp.federated.estimators import fixed_denominator, flat_clipping, stddev_of
 from jdp.federated.fedavg import federated_averaging
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
@@ -33,6 +34,8 @@ from jdp.matrix_factorization.strategies import Strategy
 from jdp.sampling import Sampler, poisson
 
 PyTree = Any
+Planned = list[tuple[SamplingEvent, SumQueryEvent, int]]
+"""How each of some rounds samples, its query, and how many rounds are alike."""
 
 
 def planned_averaging(
@@ -108,7 +111,7 @@ def planned_averaging(
   event = sampler.event(sampler.init())
   separation = {} if strategy is None else _separation(event, strategy.num_rounds)
   if strategy is None:
-    plan = partial(_plan, event, relation, unit, num_rounds)
+    rounds_of = partial(_independent_rounds, event, num_rounds)
   else:
     if num_rounds > strategy.num_rounds:
       raise ValueError(
@@ -116,14 +119,14 @@ def planned_averaging(
         "make a strategy for more rounds."
       )
     whole_run = planned_sum(strategy, 1.0, **separation)
-    plan = partial(_correlated_plan, event, relation, unit, num_rounds, whole_run)
-  z = _noise_multiplier(
-    noise_multiplier,
-    target_epsilon,
-    delta,
-    lambda multiplier: prior + plan(multiplier),
-    accountant,
-  )
+    rounds_of = partial(_correlated_rounds, event, num_rounds, whole_run)
+
+  def plan(multiplier: float) -> Ledger:
+    planned = rounds_of(stddev_of(multiplier, relation))
+    rounds = ((Round(sampling, query, relation, unit), count) for sampling, query, count in planned)
+    return prior + Ledger().extend(rounds)
+
+  z = _noise_multiplier(noise_multiplier, target_epsilon, delta, plan, accountant)
   algorithm = federated_averaging(
     local_update,
     fixed_denominator(
@@ -161,50 +164,33 @@ def _noise_multiplier(
   return accounting.calibrate_noise(target_epsilon, delta, plan, accountant=accountant)
 
 
-def _plan(
-  event: SamplingEvent, relation: Relation, unit: Unit, num_rounds: int, noise_multiplier: float
-) -> Ledger:
-  """The ledger of the planned run."""
+def _independent_rounds(event: SamplingEvent, num_rounds: int, stddev: float) -> Planned:
+  """The rounds of a run with independent noise."""
   if not isinstance(event, PoissonSampling | FixedSizeSampling | TruncatedPoissonSampling):
     raise ValueError(
       f"Expected a sampler whose rounds are alike with target_epsilon, got {type(event).__name__}; "
       "give noise_multiplier (jdp.accounting.calibrate_noise takes any plan)."
     )
-  round_event = Round(event, GaussianSum(1.0, _stddev(noise_multiplier, relation)), relation, unit)
-  return Ledger().append(round_event, count=num_rounds)
-
-
-def _stddev(noise_multiplier: float, relation: Relation) -> float:
-  """The standard deviation that gives a sum with S = 1 this multiplier under the relation."""
-  # The multiplier of a sum with S = stddev = 1 is 1, and 1/2 under replace-one.
-  return noise_multiplier / accounting.noise_multiplier(GaussianSum(1.0, 1.0), relation)
+  return [(event, GaussianSum(1.0, stddev), num_rounds)]
 
 
 def _separation(event: SamplingEvent, num_rounds: int) -> dict[str, int]:
   """What a sampler promises about a user's rounds, as arguments of a plan."""
   pattern = sampling_analysis(event).pattern(event, num_rounds)
-  return {
-    "min_separation": pattern.separation,
-    "max_participations": pattern.within(num_rounds),
-  }
+  return {"min_separation": pattern.separation, "max_participations": pattern.within(num_rounds)}
 
 
-def _correlated_plan(
-  event: Any,
-  relation: Relation,
-  unit: Unit,
-  num_rounds: int,
-  whole_run: CorrelatedGaussianSum,
-  noise_multiplier: float,
-) -> Ledger:
-  """A ledger that costs what the planned run does: its first and its last round.
+def _correlated_rounds(
+  event: Any, num_rounds: int, whole_run: CorrelatedGaussianSum, stddev: float
+) -> Planned:
+  """Rounds that cost what the planned run does: its first and its last round.
 
   These two rounds carry the overflows of all rounds.
   """
   ends = sorted({0, num_rounds - 1})
   epoch = sampling_analysis(event).pattern(event, num_rounds).epoch
-
-  def planned(index: int) -> Round:
+  planned: Planned = []
+  for index in ends:
     changes: dict[str, Any] = {}
     if hasattr(event, "position"):
       changes["position"] = index
@@ -213,9 +199,6 @@ def _correlated_plan(
     if hasattr(event, "overflow_probability"):
       share = num_rounds / len(ends) * event.overflow_probability
       changes["overflow_probability"] = min(1.0, share)
-    query = dataclasses.replace(
-      whole_run, noise_multiplier=_stddev(noise_multiplier, relation), index=index
-    )
-    return Round(dataclasses.replace(event, **changes), query, relation, unit)
-
-  return Ledger().extend((planned(index), 1) for index in ends)
+    query = dataclasses.replace(whole_run, noise_multiplier=stddev, index=index)
+    planned.append((dataclasses.replace(event, **changes), query, 1))
+  return planned
