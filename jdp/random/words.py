@@ -9,15 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+from jdp.random.chacha import PIECE
 
 T = TypeVar("T")
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 # The counter's first word, for `words` and for the few more; JAX's split and fold_in use smaller.
 _MANY, _FEW = np.uint32(1 << 31), np.uint32((1 << 31) + 1)
-# Values of a tile. A core's cache holds their words, two each at most, and the numbers made of
-# them.
-TILE = 2**16
+# The most values of a tile. Their words, two each, and the few that they share are one piece of
+# ChaCha's stream. A core's cache holds them, and the numbers made of them.
+TILE = 8 * PIECE - 8
+_LEAST_SHARE = 4  # tiles for each device of a mesh that are worth gathering
 
 
 def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
@@ -54,9 +58,9 @@ def in_tiles(draw: Callable[[jax.Array, int], T], key: jax.Array, shape: tuple[i
   `key` may be an array of keys, from which each value is made: `draw` then gets as many.
 
   Draws of more than TILE values (for normals, pairs) are made tile by tile, each from its own key.
-  A tile's words are then still in the core's cache when they become numbers. On an accelerator many
-  tiles run side by side, to fill it. The tiles are equal, so that for most shapes nothing is cut
-  off, which would cost a copy. Threefry words need no tiles, since they never reach memory (see
+  A tile's words are then still in the core's cache when they become numbers. Where JAX computes
+  over a mesh (`jax.set_mesh`), each device makes its share of the tiles, in their order. The values
+  are the same on any mesh. Threefry words need no tiles, since they never reach memory (see
   `_threefry_words`).
   """
   size = math.prod(shape)
@@ -71,13 +75,25 @@ def in_tiles(draw: Callable[[jax.Array, int], T], key: jax.Array, shape: tuple[i
     for _ in key.shape:
       split = jax.vmap(split, out_axes=1)
     impl, data = jax.random.key_impl(key), jax.random.key_data(split(key))
-    side_by_side = None if jax.default_backend() == "cpu" else 64
-    drawn = lax.map(
-      lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count),
-      data,
-      batch_size=side_by_side,
-    )
+    drawn = _of_tiles(lambda tile: draw(jax.random.wrap_key_data(tile, impl=impl), count), data)
   return jax.tree.map(lambda x: x.reshape(-1)[:size].reshape(shape), drawn)
+
+
+def _of_tiles(draw: Callable[[jax.Array], T], tiles: jax.Array) -> T:
+  """`draw` of each tile: on each device all of them, or its share where that pays.
+
+  Shares may end with tiles that nobody asked for.
+  """
+  # On an accelerator many tiles run side by side, to fill it.
+  side_by_side = None if jax.default_backend() == "cpu" else 128
+  each = functools.partial(lax.map, draw, batch_size=side_by_side)
+  mesh, count = jax.sharding.get_abstract_mesh(), len(tiles)
+  pays = jax.process_count() == 1 and count >= _LEAST_SHARE * mesh.size > _LEAST_SHARE
+  if not pays or set(mesh.axis_types) != {AxisType.Auto}:
+    return each(tiles)
+  shares = PartitionSpec(mesh.axis_names)
+  padding = [(0, -count % mesh.size)] + [(0, 0)] * (tiles.ndim - 1)
+  return jax.shard_map(each, in_specs=shares, out_specs=shares)(jnp.pad(tiles, padding))
 
 
 def _threefry_words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:

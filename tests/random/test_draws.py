@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from scipy import stats
 
 import jdp.random
 from jdp.random import chacha, draws
-from jdp.random.words import TILE
+from jdp.random.words import TILE, in_tiles
 from tests.helpers import statistical
 
 IMPLS = ("threefry2x32", "chacha20", "rbg")  # unrolled, tiled, and a type that jdp knows nothing of
@@ -306,6 +307,50 @@ def test_a_batch_of_batches_and_an_empty_one():
     0,
     3,
   )
+
+
+MESHES = {"four": ((4,), ("clients",)), "two by two": ((2, 2), ("clients", "model"))}
+
+
+def mesh_of(name):
+  """A mesh in force: the types of its axes are Auto."""
+  return jax.make_mesh(*MESHES[name], axis_types=(AxisType.Auto,) * len(MESHES[name][1]))
+
+
+@pytest.mark.parametrize(
+  ("name", "tiles", "most"),
+  [("four", 17, 5), ("two by two", 17, 5), ("two by two", 16, 4), ("four", 15, 15)],
+)
+def test_each_device_of_a_mesh_draws_its_share_of_many_tiles(name, tiles, most):
+  """Each value says which device made it. They come in order, the last device's padded."""
+  count, axes = tiles * TILE, MESHES[name][1]
+
+  def device(key, size):
+    del key
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return jnp.full(size, jax.lax.axis_index(axes) if manual else 0)
+
+  with jax.set_mesh(mesh_of(name)):
+    made_by = jax.jit(lambda key: in_tiles(device, key, (count,)))(make_key("chacha20"))
+  found = np.asarray(made_by)[::TILE]
+  np.testing.assert_array_equal(found, np.arange(tiles) // most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize("draw", ["normal", "log_uniforms", "combined_normals"])
+def test_a_mesh_does_not_change_the_draws_that_it_shares(draw, name):
+  def drawn(key):
+    if draw == "combined_normals":
+      keys, weights = jax.random.split(key, 3), jnp.array([1.0, 2.0, 4.0])
+      return draws.combined_normals(keys, weights, jnp.int32(2), (32 * TILE + 3,))
+    return DRAWS[draw](key, (32 * TILE + 3,))
+
+  alone = drawn(make_key("chacha8"))
+  with jax.set_mesh(mesh_of(name)):
+    assert_equal(jax.jit(drawn)(make_key("chacha8")), alone)
+    batch = jax.jit(jax.vmap(drawn))(make_key("chacha8")[None])
+  assert_equal(jax.tree.map(lambda x: x[0], batch), alone)
 
 
 @pytest.mark.slow

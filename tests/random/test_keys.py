@@ -160,7 +160,7 @@ def test_no_key_and_no_word_pair_repeats_in_the_tree_of_a_run(impl):
 
 @pytest.mark.slow
 def test_tiles_of_one_draw_share_no_words():
-  """131,073 words of 64 bits in three tiles: two are equal by chance with probability 5e-10."""
+  """65,521 words of 64 bits in three tiles: two are equal by chance with probability 2e-10."""
   count = 2 * TILE + 1
   high, low = in_tiles(lambda key, size: words(key, (size,)), jdp.random.seeded_key(4), (count,))
   drawn = np.asarray(high).astype(np.uint64) << 32 | np.asarray(low)

@@ -9,6 +9,7 @@ server takes a step with the result. A training procedure supplies what a record
 the step is. Nothing here knows of either.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -227,7 +228,8 @@ def rounds(
     total, diagnostics = unrounded_cohort_sum(
       summand, keys, shared, sample, clients, chunk_size=min(size, most_members), mesh=mesh
     )
-    result, query_event, query_state = finalized(query, server_key, state.query, total)
+    with _over(mesh):
+      result, query_event, query_state = finalized(query, server_key, state.query, total)
     params, carried = server.step(result, state.optimizer, state.params)
     released = (Round(event, query_event, relation, unit), *releases)
     events = tuple(
@@ -349,6 +351,12 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
 def events_by_round(events: tuple[Event, ...]) -> list[tuple[Event, ...]]:
   """The events of each round of a `block`, on the host."""
   return list(zip(*map(unstack, events), strict=True))
+
+
+def _over(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+  """The context in which each device of a mesh draws its share of the noise, if there is a mesh."""
+  over = getattr(jax.sharding, "use_abstract_mesh", None)  # newer than JAX 0.7
+  return over(mesh.abstract_mesh) if mesh and over else contextlib.nullcontext()
 
 
 def _size(tree: PyTree) -> int:

@@ -185,9 +185,15 @@ def test_a_killed_run_with_correlated_noise_goes_on_in_another_layout(name, tmp_
 
 
 @pytest.mark.slow
-def test_the_noise_of_chacha_keys_is_that_of_one_device():
-  result = run(laid_out("columns of two by two")[2], noise_key=seeded_key(5))
-  assert_same(result.params, run(PARAMS, noise_key=seeded_key(5)).params)
+@pytest.mark.parametrize("dim", [DIM, 1056])
+def test_the_noise_of_chacha_keys_is_that_of_one_device(dim):
+  """Of the larger matrix, each device draws a share of 18 tiles."""
+  _, place, _ = laid_out("columns of two by two")
+  start = {"matrix": jnp.zeros((dim, dim)), "vector": jnp.zeros(dim)}
+  sharded = start | {"matrix": jax.device_put(start["matrix"], place)}
+  clients = np.resize(CLIENTS, (USERS, dim))
+  found = [run(params, clients, noise_key=seeded_key(5)).params for params in (sharded, start)]
+  assert_same(*found)
 
 
 @pytest.mark.slow
