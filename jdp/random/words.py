@@ -88,7 +88,9 @@ def _of_tiles(draw: Callable[[jax.Array], T], tiles: jax.Array) -> T:
   side_by_side = None if jax.default_backend() == "cpu" else 128
   each = functools.partial(lax.map, draw, batch_size=side_by_side)
   mesh, count = jax.sharding.get_abstract_mesh(), len(tiles)
-  pays = jax.process_count() == 1 and count >= _LEAST_SHARE * mesh.size > _LEAST_SHARE
+  # Several processes of CPUs have a network between them, which takes longer than to draw.
+  near = jax.process_count() == 1 or jax.default_backend() != "cpu"
+  pays = near and count >= _LEAST_SHARE * mesh.size > _LEAST_SHARE
   if not pays or set(mesh.axis_types) != {AxisType.Auto}:
     return each(tiles)
   shares = PartitionSpec(mesh.axis_names)

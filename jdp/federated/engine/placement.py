@@ -42,7 +42,7 @@ def mesh_for(
   Raises:
     ValueError: if shares are asked for, but the clients already lie somewhere, or the algorithm
       takes no mesh. Also if the parameters lie on a mesh whose axes are not all of the type Auto,
-      or on other devices than the clients, or are sharded over several processes.
+      or on other devices than the clients.
   """
   placed = _placed(clients)
   if shares and (placed or algorithm.work is None):
@@ -86,11 +86,6 @@ def _check_layout(params: PyTree, clients: PyTree, mesh: Mesh) -> None:
         "Expected clients on the devices of the parameters' mesh, got some on others; put both "
         "there, or leave the clients on the host."
       )
-  if jax.process_count() > 1 and not _whole(params):
-    raise ValueError(
-      "Expected parameters that each process has whole, got some that are sharded over a mesh of "
-      "several processes; train in one process, or write the loop of rounds yourself."
-    )
 
 
 def laid_out(tree: PyTree, like: PyTree, mesh: Mesh) -> PyTree:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 PyTree = Any
 
@@ -45,6 +46,20 @@ def to_data(leaf: Any) -> Any:
   return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
+def whole(tree: PyTree) -> PyTree:
+  """The tree with arrays that each process has whole. All processes call it together."""
+
+  def gathered(leaf: Any) -> Any:
+    return multihost_utils.process_allgather(leaf, tiled=True) if _is_divided(leaf) else leaf
+
+  return jax.tree.map(gathered, tree)
+
+
+def _is_divided(leaf: Any) -> bool:
+  """Whether a leaf is an array of which this process has a part only."""
+  return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+
+
 def to_bytes(leaf: Any) -> np.ndarray:
   """The bytes of a leaf, uint8 [n]. Some types of JAX have none by Python's buffer protocol."""
   return np.ascontiguousarray(to_data(leaf)).reshape(-1).view(np.uint8)
@@ -69,7 +84,7 @@ def _parts(leaf: Any) -> Iterator[np.ndarray]:
 
   The copies on several devices are one array, however many there are.
   """
-  if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+  if _is_divided(leaf):
     yield from (np.asarray(shard.data) for shard in leaf.addressable_shards)
   else:
     # JAX turns float64 into float32 by default. The digest must be the same before and after that.

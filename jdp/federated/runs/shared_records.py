@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jdp.events.rounds import Event
-from jdp.federated.runs.digest import from_bytes, is_key, to_bytes
+from jdp.federated.runs.digest import from_bytes, is_key, to_bytes, whole
 from jdp.federated.runs.run_records import MemoryRecords, Records
 from jdp.ledger import Ledger
 from jdp.ledger.json_form import from_json, to_json
@@ -139,6 +139,7 @@ class SharedRecords:
 
   def check_release(self, done: int, params: PyTree) -> None:
     """Refuses a model if another was released after the same round."""
+    params = whole(params)
     told(lambda: self._here.check_release(done, params))
 
   def append_row(self, row: dict[str, Any]) -> None:
@@ -149,10 +150,12 @@ class SharedRecords:
 
   def save(self, done: int, state: PyTree) -> None:
     """Saves the state after `done` rounds."""
+    state = whole(state)
     told(lambda: self._here.save(done, state))
 
   def finish(self, params: PyTree) -> None:
     """Records that the run is over, with its last parameters."""
+    params = whole(params)
     told(lambda: self._here.finish(params))
 
   def close(self) -> None:

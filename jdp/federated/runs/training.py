@@ -47,6 +47,7 @@ from jdp.federated.runs.budget import (
   refuse_outgrown_slots,
 )
 from jdp.federated.runs.cohort_reading import CohortReader, shapes_of
+from jdp.federated.runs.digest import whole
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_records import Beginning, Records, on_host
 from jdp.ledger import Ledger
@@ -293,7 +294,7 @@ def train(
   start = algorithm.init(params)
   # As given, before they are spread: this must not depend on the number of devices.
   begun_with = source.begun_with if source else clients
-  beginning = Beginning(noise_key, data_key, prior, begun_with, start, in_words(budget))
+  beginning = Beginning(noise_key, data_key, prior, begun_with, whole(start), in_words(budget))
   if not source:
     clients = placement.spread(clients, mesh, shares)  # on devices once, not in every round
   if over := mesh or placement.mesh_of(clients):

@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jdp import queries, sampling
+from jdp import queries, random, sampling
 from jdp.federated import add_updates, client_mesh, rounds, train
 from jdp.federated.engine.rounds import replicate
+from jdp.federated.runs.digest import whole
 
 NUM_ROUNDS = 7
 
@@ -53,10 +55,42 @@ def trained(mesh, place, workdir, interrupt_at=None, **changes):
   )
 
 
+def divided(mesh, workdir, interrupt_at=None):
+  """The result of a run whose parameters are sharded over a mesh, if any, with given keys.
+
+  Clients send whole numbers, whose sums are the same in any order.
+  """
+  algorithm = rounds(
+    lambda keys, value, own: (0 * value + own[0], {}),
+    queries.average(queries.gaussian_sum(1e6, 1e-3), 8.0),
+    sampling.poisson(16, 0.5),
+    add_updates(optax.sgd(0.5, momentum=0.9)),
+    relation="add_remove",
+  )
+  place = NamedSharding(mesh, PartitionSpec("model")) if mesh else None
+
+  def interrupt(progress):
+    if progress.round == interrupt_at:
+      raise InterruptedRunError
+
+  return train(
+    algorithm,
+    jax.jit(lambda: jnp.zeros((8, 4)), out_shardings=place)(),
+    jnp.arange(32.0).reshape(16, 2),
+    num_rounds=NUM_ROUNDS,
+    noise_key=random.seeded_key(5),
+    data_key=jax.random.key(3),
+    evaluate_every=2,
+    workdir=workdir,
+    evaluate=lambda params: {"most": jnp.max(params)},
+    callbacks=[interrupt],
+  )
+
+
 def outcome(result):
   """What a process says of a result."""
   return {
-    "params": np.asarray(result.params).tolist(),
+    "params": np.asarray(whole(result.params)).tolist(),
     "events": len(result.ledger),
     "caveats": result.ledger.caveats,
     "metrics": result.metrics,
@@ -78,6 +112,13 @@ def main():
     trained(mesh, replicate, workdir, num_rounds=NUM_ROUNDS + 1)
   except (RuntimeError, ValueError) as error:
     said["refused"] = str(error)
+  over = client_mesh(model=4)
+  try:
+    divided(over, workdir.with_name("divided"), interrupt_at=4)
+  except InterruptedRunError:
+    result = divided(over, workdir.with_name("divided"))
+    said["parts"] = [x.data.shape for x in result.params.addressable_shards]
+    said["divided"] = outcome(result)
   (folder / f"{number}.json").write_text(json.dumps(said))
 
 
