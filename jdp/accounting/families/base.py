@@ -58,14 +58,14 @@ def always_symmetric(row: Row, attained: bool) -> bool:
 class Family:
   """A family of dominating pairs, each given by P numbers, its row.
 
-  A family with the first four attributes alone is composed by its divergences in every accountant.
+  A family with the first two attributes alone is composed by its divergences in every accountant.
 
   Attributes:
     name: as it is called in messages.
     rdp: (parameters [E, P], orders [A] > 1) -> divergences [E, A], float64. Each is the larger of
       both directions.
     max_loss: parameters [E, P] -> the epsilon [E] of pure differential privacy. It is infinite
-      where there is none.
+      where there is none. Default: everywhere.
     severity: row -> a number or a tuple of numbers. A pair all of whose numbers are at least those
       of another pair dominates it, for every accountant. Other pairs are not compared. Nor are rows
       that have the same severity, or differ in more places than it has numbers. None: the family
@@ -102,8 +102,8 @@ class Family:
 
   name: str
   rdp: Callable[[np.ndarray, np.ndarray], np.ndarray]
-  max_loss: Callable[[np.ndarray], np.ndarray]
-  severity: Callable[[Row], float | Row] | None
+  max_loss: Callable[[np.ndarray], np.ndarray] = unbounded
+  severity: Callable[[Row], float | Row] | None = None
   ordered: "Callable[[Row], DominatingPair] | None" = None
   loss: Callable[[Row, bool, bool], Pair | None] | None = None
   charge: Callable[[Row, bool], Charge | None] | None = None

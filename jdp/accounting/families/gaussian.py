@@ -103,8 +103,7 @@ def _in_group(row: Row, size: int) -> DominatingPair:
 GAUSSIAN = Family(
   "Poisson-sampled Gaussian",  # (q, z); q = 1: not sampled
   lambda parameters, orders: rdp_of_pairs(parameters[:, 0], parameters[:, 1], orders),
-  base.unbounded,
-  lambda row: (row[0], -row[1]),
+  severity=lambda row: (row[0], -row[1]),
   loss=_loss,
   charge=_charge,
   merged=_merged,
@@ -135,8 +134,6 @@ FIXED_SIZE_GAUSSIAN = Family(
     rdp_fixed_size_gaussian(parameters[:, 0], parameters[:, 1], orders),
     rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
   ),
-  base.unbounded,
-  None,
   loss=_fixed_size_loss,
   is_free=base.starts_with_zero,
   is_symmetric=lambda row, attained: row[1] == row[2],
@@ -148,8 +145,7 @@ FIXED_SIZE_GAUSSIAN = Family(
 REPLACED_GAUSSIAN = Family(
   "Poisson-sampled Gaussian of a replaced record",  # (q, z of one that takes part for certain)
   lambda parameters, orders: rdp_replaced_gaussian(parameters[:, 0], parameters[:, 1], orders),
-  base.unbounded,
-  lambda row: (row[0], -row[1]),
+  severity=lambda row: (row[0], -row[1]),
   loss=lambda row, removed, attained: replaced_gaussian(*row) if _is_tame(row) else None,
   is_free=_is_free,
   is_symmetric=base.always_symmetric,
@@ -181,8 +177,6 @@ TRUNCATED_GAUSSIAN = Family(
   # record becomes null, 1, or leaves, 0)
   "Gaussian of a truncated Poisson sample",
   rdp_truncated_gaussian,
-  base.unbounded,
-  None,
   loss=_truncated_loss,
   is_free=base.starts_with_zero,
   exposed=_exposed,
@@ -215,8 +209,7 @@ ALLOCATED_GAUSSIAN = Family(
   "Gaussian sums of an epoch's bins",
   # By divergences it costs an unsampled release: divergences are jointly quasi-convex.
   lambda parameters, orders: rdp_of_pairs(np.ones(len(parameters)), parameters[:, 2], orders),
-  base.unbounded,
-  lambda row: -row[2],
+  severity=lambda row: -row[2],
   loss=_allocated_loss,
   charge=_allocated_charge,
   merged=random_allocation.merged,
@@ -238,8 +231,6 @@ CAPPED_GAUSSIAN = Family(
   lambda parameters, orders: rdp_of_pairs(
     np.ones(len(parameters)), parameters[:, 1] / np.sqrt(parameters[:, 2]), orders
   ),
-  base.unbounded,
-  None,
   loss=lambda row, removed, attained: capped.capped_gaussian(*row, removed=removed),
   charge=_capped_charge,
   is_free=_is_free,
@@ -257,8 +248,6 @@ def _group_loss(row: Row, removed: bool, attained: bool) -> Pair | None:
 GROUP_GAUSSIAN = Family(
   "Poisson-sampled Gaussian of a group",  # (q, z, size); by loss distributions only
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  base.unbounded,
-  None,
   loss=_group_loss,
   is_free=base.starts_with_zero,
   exposed=_exposed,

@@ -60,7 +60,6 @@ RANDOMIZED_RESPONSE = Family(
   "randomized response",  # (noise, number of values)
   _response_rdp,
   lambda parameters: closed_forms.response_epsilon(parameters[:, 0], parameters[:, 1]),
-  None,
   loss=_response_loss,
   is_free=lambda row: row[0] == 1,
   is_symmetric=base.always_symmetric,
@@ -85,7 +84,6 @@ NULL_RESPONSE = Family(
   # A uniform answer mixes those of all values, so two values have no smaller divergence.
   _response_rdp,
   lambda parameters: closed_forms.null_response_epsilon(parameters[:, 0], parameters[:, 1]),
-  None,
   loss=_null_loss,
   is_free=lambda row: row[0] == 1,
   may_hide=True,
@@ -114,8 +112,7 @@ PURE = Family(
 NON_PRIVATE = Family(
   "no privacy",  # ()
   lambda parameters, orders: np.full((len(parameters), len(orders)), math.inf),
-  base.unbounded,
-  lambda row: 0.0,
+  severity=lambda row: 0.0,
   is_symmetric=base.always_symmetric,
   exposed=lambda row: 1.0,
   hides_nothing=True,
@@ -131,8 +128,7 @@ def _of_rho(rho: float, dp: Any) -> Any:
 CONCENTRATED = Family(
   "zero-concentrated differential privacy",  # (rho,)
   lambda parameters, orders: closed_forms.concentrated(parameters[:, 0], orders),
-  base.unbounded,
-  lambda row: row[0],
+  severity=lambda row: row[0],
   is_free=base.starts_with_zero,
   is_symmetric=base.always_symmetric,
   exported=lambda row, relation, dp: _of_rho(row[0], dp),
@@ -162,8 +158,6 @@ DISCRETE_GAUSSIAN = Family(
   lambda parameters, orders: closed_forms.concentrated(
     np.array([_rho(row) for row in parameters.tolist()]), orders
   ),
-  base.unbounded,
-  None,
   ordered=lambda row: DominatingPair(_BY_RHO, (_rho(row),)),
   charge=_discrete_gaussian_charge,
   is_free=base.starts_with_zero,
@@ -183,8 +177,6 @@ SKELLAM = Family(
   lambda parameters, orders: skellam_rdp(
     parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
   ),
-  base.unbounded,
-  None,
   charge=_skellam_charge,
   is_free=base.starts_with_zero,
   is_symmetric=base.always_symmetric,

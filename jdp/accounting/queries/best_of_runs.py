@@ -24,7 +24,7 @@ from jdp.accounting.analysis import QueryAnalysis
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition, compose_pairs
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
-from jdp.accounting.families.base import Charge, DominatingPair, Family, always_symmetric, unbounded
+from jdp.accounting.families.base import Charge, DominatingPair, Family, always_symmetric
 from jdp.accounting.observed import observed
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses import repeated_runs as profiles_of_runs
@@ -183,8 +183,6 @@ def _best_of(kinds: Sequence[Composition], mean_runs: float, shape: float) -> Do
   kind = Family(
     "the best of some runs",
     rdp,
-    unbounded,
-    None,
     charge=charge,
     is_symmetric=always_symmetric,
     cut=lambda row: min(1.0, mean_runs * max(one.cut for one in kinds)),
