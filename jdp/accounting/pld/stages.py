@@ -23,7 +23,6 @@ from jdp.accounting.pld.plan import Window, is_tame, lattice
 _MANY = 2**20  # two stages are used from this many equal pairs on
 _OUTSIDE = 1e-24  # mass outside of the first stage's window
 _MOST_POINTS = 2**20  # the most spacings in that window
-_SKETCH = 500  # atoms
 
 
 def staged(
@@ -108,5 +107,4 @@ def _composed(measure: Masses, count: int, window: Window, is_upper: bool) -> Pa
   if is_upper:
     infinite = found.infinite + found.outside[1] * scale
   whole = pairs.atoms(np.append(losses, math.inf), np.append(p, infinite))
-  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
-  return pairs.sketched(whole, starts)._replace(has_atoms=False)
+  return pairs.sketched(whole)._replace(has_atoms=False)

@@ -64,7 +64,7 @@ def allocated_lower(rounds: float, taken: float, z: float, *, removed: bool) -> 
   plain, tilted = (compose(parts, window._replace(tilt=by)) for by in (0.0, tilt))
   parts = _counted(*_masses(share, z, spacing, above=True), second)
   other = compose(parts, window._replace(tilt=tilt))
-  starts = np.arange(0, len(plain.losses), -(-len(plain.losses) // _ATOMS))
+  starts = pairs.group_starts(len(plain.losses), _ATOMS)
   p = np.maximum(_at_least(plain, starts), _at_least(tilted, starts))
   q = _at_most(other, starts)
   shown = (p > 0) & (q < math.inf)

@@ -19,7 +19,6 @@ from jdp.accounting.pld.losses.sampled import composed_pair
 # J is rounded down to the quantiles of its law at these levels.
 _LEVELS = (1e-12, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5)
 _MOST_TURNS, _LEAST_PROBABILITY = 64, 1e-9
-_SKETCH = 500  # atoms
 _WEIGHT_ERROR = 1e-9  # relative error allowed for in weights, besides a few units
 
 
@@ -43,8 +42,7 @@ def capped_gaussian(q: float, z: float, most: float, rounds: float, *, removed: 
   whole = pairs.mixture(
     [(weight, _of_epochs(n, z, most, removed)) for n, weight in zip(bins, weights, strict=True)]
   )
-  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
-  return pairs.sketched(whole, starts, least=1e-300)
+  return pairs.sketched(whole, least=1e-300)
 
 
 @functools.lru_cache(maxsize=64)  # Longer runs of a plan share most numbers of bins.

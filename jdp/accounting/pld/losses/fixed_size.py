@@ -36,7 +36,7 @@ from jdp.accounting.pld.losses.pairs import (
 
 _FARTHEST = 38.0  # noise, in standard deviations
 _NEWTON = 6  # steps: the first error is below log 2 / s, and an error e becomes at most s e^2 / 8
-_CELLS, _SKETCH = 2**14, 500
+_CELLS = 2**14
 
 
 def fixed_size_gaussian(q: float, z_replaced: float, z: float, *, removed: bool) -> Pair:
@@ -91,9 +91,7 @@ def attained(q: float, z_replaced: float, z: float, *, removed: bool) -> Pair:
   losses = np.log((p - p_error) / (q_mass + q_error)) * (1 - 4 * UNIT) - 4 * UNIT
   kept = (q_mass - q_error) * np.exp(losses) * (1 - 8 * UNIT)
   order = np.argsort(losses)
-  whole = atoms(losses[order], kept[order])
-  starts = np.arange(0, len(order), -(-len(order) // _SKETCH))
-  return sketched(whole, starts)._replace(has_atoms=False)
+  return sketched(atoms(losses[order], kept[order]))._replace(has_atoms=False)
 
 
 def _masses(q, shift, other, points):

@@ -155,4 +155,4 @@ def _of_sticks(
   p = x * q * (1 + len(values) * _MASS_ERROR)
   lifted = losses + 8 * UNIT * (1 + np.abs(losses))
   found = pairs.atoms(np.append(lifted, math.inf), np.append(p, infinite), spacing)
-  return pairs.sketched(found, np.arange(0, len(found.losses), -(-len(found.losses) // _SKETCH)))
+  return pairs.sketched(found, pairs.group_starts(len(found.losses), _SKETCH))

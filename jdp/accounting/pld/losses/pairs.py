@@ -130,15 +130,21 @@ def reverse(pair: Pair) -> Pair:
   return Pair(-pair.losses[::-1], normalised((pair.log_p - pair.losses)[::-1]), cells)
 
 
-def sketched(pair: Pair, starts: np.ndarray, least: float = 0.0) -> Pair:
+def sketched(pair: Pair, starts: np.ndarray | None = None, least: float = 0.0) -> Pair:
   """The pair with a sketch of fewer atoms: those from one of the indices to the next are merged.
 
-  No atom has less than the `least` mass.
+  No atom has less than the `least` mass. None: about 500 groups of equally many atoms.
   """
+  starts = group_starts(len(pair.losses), _SKETCH) if starts is None else starts
   p = np.exp(pair.log_p)
   mass = np.maximum(np.add.reduceat(p, starts), least)
   losses = np.add.reduceat(p * pair.losses, starts) / mass
   return pair._replace(losses=losses, log_p=np.log(mass))
+
+
+def group_starts(number: int, most: int) -> np.ndarray:
+  """The first index of each group, if `number` indices are cut into at most `most` equal groups."""
+  return np.arange(0, number, -(-number // most))
 
 
 def mixture(parts: Sequence[tuple[float, Pair]]) -> Pair:
@@ -196,9 +202,7 @@ def atoms(losses: np.ndarray, p: np.ndarray, step: float = 0.0) -> Pair:
 
 def dense_atoms(losses: np.ndarray, p: np.ndarray) -> Pair:
   """The pair of atoms so dense that few of them make a sketch."""
-  whole = atoms(losses, p)
-  starts = np.arange(0, len(whole.losses), -(-len(whole.losses) // _SKETCH))
-  return sketched(whole, starts, least=1e-300)._replace(has_atoms=False)
+  return sketched(atoms(losses, p), least=1e-300)._replace(has_atoms=False)
 
 
 def pure(epsilon: float) -> Pair:
