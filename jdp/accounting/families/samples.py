@@ -28,6 +28,7 @@ from jdp.accounting.pld.losses.pairs import Pair
 from jdp.accounting.pld.losses.sampled import sampled
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.binomial_sums import CHUNK, log_binomial_sum, log_expm1
+from jdp.accounting.renyi.conversions import below_chords
 from jdp.accounting.renyi.poisson_gaussian import log_mixture
 from jdp.guarantees import Relation
 
@@ -183,22 +184,19 @@ def _hidden_rdp(
     orders: [A].
     factor: the factor of the sum over k in Statement 2.10: 1, or 2 for samples of fixed size.
   """
-  low, high = np.floor(orders), np.ceil(orders)
-  whole = np.unique(np.concatenate([[1.0], low, high]))
-  log_moments = np.zeros((len(parameters), len(whole)))  # (a - 1) D_a, 0 at order 1
-  log_moments[:, whole > 1] = math.inf
-  summed = (whole > 1) & (whole <= _MAX_ORDER)
-  if summed.any():
-    k = np.arange(2.0, whole[summed][-1] + 1)
-    size = max(1, CHUNK // len(k))
-    for rows in (slice(start, start + size) for start in range(0, len(parameters), size)):
-      excess = _log_excess(parameters[rows], whole_rdp, k, whole[summed])
-      log_moments[rows, summed] = np.logaddexp(0.0, math.log(factor) + excess)
-  share = orders - low
-  below, above = (log_moments[:, np.searchsorted(whole, side)] for side in (low, high))
-  with np.errstate(invalid="ignore"):
-    chord = np.where(share > 0, (1 - share) * below + share * above, below)
-  return chord / (orders - 1)
+
+  def log_moments(whole: np.ndarray) -> np.ndarray:
+    found = np.full((len(parameters), len(whole)), math.inf)
+    summed = whole <= _MAX_ORDER
+    if summed.any():
+      k = np.arange(2.0, whole[summed][-1] + 1)
+      size = max(1, CHUNK // len(k))
+      for rows in (slice(start, start + size) for start in range(0, len(parameters), size)):
+        excess = _log_excess(parameters[rows], whole_rdp, k, whole[summed])
+        found[rows, summed] = np.logaddexp(0.0, math.log(factor) + excess)
+    return found
+
+  return below_chords(log_moments, orders)
 
 
 def _log_excess(

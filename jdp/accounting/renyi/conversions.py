@@ -49,6 +49,24 @@ IMPROVED = Conversion(_improved_epsilon, _improved_log_delta)
 CLASSIC = Conversion(_classic_epsilon, _classic_log_delta)
 
 
+def below_chords(log_moments: Callable[[np.ndarray], np.ndarray], orders: np.ndarray) -> np.ndarray:
+  """A bound on the divergences [E, A] of orders a > 1 [A], from those of whole orders.
+
+  (a - 1) times the divergence is convex in a (arXiv 1206.2459, Corollary 2), and zero at 1. So
+  between whole orders it lies below its chord. `log_moments` maps whole orders >= 2, increasing,
+  [W] to that product [E, W].
+  """
+  low, high = np.floor(orders), np.ceil(orders)
+  whole = np.unique(np.concatenate([low, high]))
+  whole = whole[whole > 1]
+  at_whole, share = np.pad(log_moments(whole), ((0, 0), (1, 0))), orders - low
+  whole = np.append(1.0, whole)
+  below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
+  with np.errstate(invalid="ignore"):  # At a whole order 0 times an infinite end would be NaN.
+    chord = np.where(share > 0, (1 - share) * below + share * above, below)
+  return chord / (orders - 1)
+
+
 def total_variation(rdp: float) -> float:
   """A delta for epsilon = 0, from the divergence of any order.
 

@@ -10,6 +10,8 @@ import sys
 
 import numpy as np
 
+from jdp.accounting.renyi.conversions import below_chords
+
 _MOST = 2**53  # above it a whole number is not a float64
 _LARGEST_VARIANCE = 1e150  # more noise counts as this: its divergences would round to zero
 
@@ -80,8 +82,7 @@ def skellam_rdp(
 
       a S^2 / (2 v) + min(((2a - 1) S^2 + 6 s) / (4 v^2), 3 s / (2 v))
 
-  (arXiv 2110.04995, Corollary 4.1 with scale 1). Between whole orders, (a - 1) times the divergence
-  is convex in a (arXiv 1206.2459, Corollary 2), and is zero at 1. So the chord is above it.
+  (arXiv 2110.04995, Corollary 4.1 with scale 1). Between whole orders the chord is above it.
 
   Args:
     l2: S >= 0 of each sum.
@@ -89,23 +90,15 @@ def skellam_rdp(
     variance: v >= 0 of each sum; 0 costs infinity.
     orders: a > 1.
   """
-  low, high = np.floor(orders), np.ceil(orders)
-  part = orders - low
   l2, l1, v = l2[:, None], l1[:, None], np.minimum(variance[:, None], _LARGEST_VARIANCE)
+
+  def log_moments(a: np.ndarray) -> np.ndarray:
+    # In this form nothing overflows but what is infinite.
+    squared, absolute = np.square(l2 / np.sqrt(v)), l1 / v
+    second = np.minimum(((2 * a - 1) * squared / v + 6 * absolute / v) / 4, 1.5 * absolute)
+    return (a - 1) * (a * squared / 2 + second)
+
   with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
-    at_low = _skellam_log_moment(l2, l1, v, low)
-    # At a whole order `part` is 0, and 0 times an infinite end would be NaN.
-    chord = np.where(
-      part > 0, (1 - part) * at_low + part * _skellam_log_moment(l2, l1, v, high), at_low
-    )
-    divergence = np.maximum(chord / (orders - 1), np.where(l2 > 0, sys.float_info.min, 0.0))
+    least = np.where(l2 > 0, sys.float_info.min, 0.0)
+    divergence = np.maximum(below_chords(log_moments, orders), least)
   return np.where(v > 0, divergence, math.inf)
-
-
-def _skellam_log_moment(l2: np.ndarray, l1: np.ndarray, v: np.ndarray, a: np.ndarray) -> np.ndarray:
-  """(a - 1) times the divergence at whole orders a >= 1; zero at 1."""
-  # In this form nothing overflows but what is infinite.
-  squared, absolute = np.square(l2 / np.sqrt(v)), l1 / v
-  second = np.minimum(((2 * a - 1) * squared / v + 6 * absolute / v) / 4, 1.5 * absolute)
-  # At order 1 a factor of zero may meet infinity.
-  return np.where(a > 1, (a - 1) * (a * squared / 2 + second), 0.0)

@@ -29,6 +29,7 @@ import sys
 import numpy as np
 
 from jdp.accounting.renyi.binomial_sums import log_binomial_sum, log_expm1
+from jdp.accounting.renyi.conversions import below_chords
 from jdp.accounting.renyi.poisson_gaussian import rdp_of_pairs
 
 # For higher orders the other bound is the smaller one, so their moments are not computed.
@@ -49,24 +50,15 @@ def rdp_fixed_size_gaussian(q: np.ndarray, z: np.ndarray, orders: np.ndarray) ->
   [[0.00054351 0.0018142  0.00202305]]
   """
   z = np.minimum(z, _LARGEST)
-  low, high = np.floor(orders), np.ceil(orders)
-  whole = np.unique(np.concatenate([low, high]))
-  whole = whole[whole >= 2]
+
+  def log_moments(whole: np.ndarray) -> np.ndarray:
+    return np.minimum(_log_moment(q, z, whole), whole * (whole - 1) / 2 * precision)
+
   with np.errstate(divide="ignore", over="ignore"):
     precision = (1 / z[:, None]) ** 2
-    unsampled = orders / 2 * precision
-    at_whole = np.minimum(_log_moment(q, z, whole), whole * (whole - 1) / 2 * precision)
-  # Order 1 has (a - 1) rdp(a) = 0.
-  at_whole = np.concatenate([np.zeros((q.size, 1)), at_whole], axis=1)
-  whole = np.concatenate([[1.0], whole])
-  share = orders - low
-  below, above = (at_whole[:, np.searchsorted(whole, side)] for side in (low, high))
-  with np.errstate(invalid="ignore"):
-    chord = np.where(share > 0, (1 - share) * below + share * above, below)
+    found = np.minimum(below_chords(log_moments, orders), orders / 2 * precision)
   least = sys.float_info.min + 0 * q[:, None]  # NaN stays
-  return np.where(
-    q[:, None] == 0, 0.0, np.maximum(np.minimum(chord / (orders - 1), unsampled), least)
-  )
+  return np.where(q[:, None] == 0, 0.0, np.maximum(found, least))
 
 
 def rdp_truncated_gaussian(parameters: np.ndarray, orders: np.ndarray) -> np.ndarray:
