@@ -22,9 +22,14 @@ from jdp.guarantees import Relation
 _LARGEST = 2**53  # the most rounds of an epoch that floats count one by one
 
 
-def _turns(
-  event: Any, participations: int = 1, keeps_partial: bool = False, alone: Any = None
-) -> Turns:
+def _participations(event: Any) -> int:
+  """How many rounds of an epoch a record is in."""
+  return getattr(event, "participations", 1)
+
+
+def _turns(event: Any) -> Turns:
+  participations = _participations(event)
+
   def counted(rounds: Iterable[tuple[Any, int]]) -> tuple[int, int]:
     """How many epochs began, and how many rounds there are."""
     events, counts = zip(*rounds, strict=True)
@@ -40,12 +45,15 @@ def _turns(
     full = number - begun * (event.num_batches - 1)  # if no epoch is longer than it should be
     return full * participations if 0 < full <= begun and event.num_batches <= _LARGEST else 0
 
+  several = hasattr(event, "participations")
+  alone = BallsInBins(event.num_batches // participations, False) if several else None
+  keeps_partial = getattr(event, "keeps_partial", False)
   shared = event.num_batches, participations, keeps_partial, event.population
   return Turns((type(event).__name__, *shared), most, of_epochs=True, alone=alone, whole=whole)
 
 
-def _pattern(event: Any, num_rounds: int, participations: int = 1) -> Pattern:
-  return Pattern(1, num_rounds, event.num_batches, participations)
+def _pattern(event: Any, num_rounds: int) -> Pattern:
+  return Pattern(1, num_rounds, event.num_batches, _participations(event))
 
 
 def _shuffled_charged(
@@ -58,13 +66,11 @@ def _shuffled_charged(
   return (Relation.REPLACE_ONE,)
 
 
-def _in_bins(
-  event: Any, released: Pairs, relation: Relation, release: Release, *, participations: int = 1
-) -> Pairs:
+def _in_bins(event: Any, released: Pairs, relation: Relation, release: Release) -> Pairs:
   """What a record is charged for each of the rounds of an epoch that it is in."""
   if relation is Relation.REPLACE_ONE:
     return released
-  rounds, taken = event.num_batches, participations
+  rounds, taken = event.num_batches, _participations(event)
   if rounds > _LARGEST:  # More rounds cost no more than fewer.
     rounds, taken = min(rounds // taken, _LARGEST), 1
   return tuple(
@@ -79,38 +85,16 @@ def _attained(event: Any, sample_known: bool) -> Attained | None:
   return None if sample_known else Attained.ALWAYS
 
 
-def _turns_of_several(event: RandomAllocation) -> Turns:
-  alone = BallsInBins(event.num_batches // event.participations, False)
-  return _turns(event, event.participations, alone=alone)
-
-
 register_sampling(
   ShuffledBatches,
-  SamplingAnalysis(
-    charged=_shuffled_charged,
-    turns=lambda event: _turns(event, keeps_partial=event.keeps_partial),
-    pattern=_pattern,
-  ),
+  SamplingAnalysis(charged=_shuffled_charged, turns=_turns, pattern=_pattern),
 )
-register_sampling(
-  BallsInBins,
-  SamplingAnalysis(
-    amplified=_in_bins,
-    stays=lambda event: True,
-    turns=_turns,
-    pattern=_pattern,
-    attained=_attained,
-  ),
+_OF_BINS = SamplingAnalysis(
+  amplified=_in_bins,
+  stays=lambda event: True,
+  turns=_turns,
+  pattern=_pattern,
+  attained=_attained,
 )
-register_sampling(
-  RandomAllocation,
-  SamplingAnalysis(
-    amplified=lambda event, released, relation, release: _in_bins(
-      event, released, relation, release, participations=event.participations
-    ),
-    stays=lambda event: True,
-    turns=_turns_of_several,
-    pattern=lambda event, num_rounds: _pattern(event, num_rounds, event.participations),
-    attained=_attained,
-  ),
-)
+register_sampling(BallsInBins, _OF_BINS)
+register_sampling(RandomAllocation, _OF_BINS)  # balls that are each in several bins
