@@ -153,6 +153,19 @@ def _window_at(
   return Window(tilt, low, max(float(highs.min()), asked), (float(step_below), float(step_above)))
 
 
+def likely(terms: Sequence[Term], steps: np.ndarray, nats: float) -> Window:
+  """The window outside of which there is e^-nats on either side, by Chernoff's inequality.
+
+  The steps that are tried are in units of one over the standard deviation.
+  """
+  variance = float(moments(terms, np.zeros(1)).variance[0])
+  steps = steps / math.sqrt(max(variance, 1e-300))
+  highs = (moments(terms, steps).log + nats) / steps
+  lows = -(moments(terms, -steps).log + nats) / steps
+  chosen = float(steps[np.argmax(lows)]), float(steps[np.argmin(highs)])
+  return Window(0.0, float(lows.max()), float(highs.min()), chosen)
+
+
 def _aligned(terms, spacing):
   """A spacing, not much smaller, such that the discrete terms' own are nearly multiples of it."""
   # A step far below the spacing would need a far smaller spacing, so it is left out.

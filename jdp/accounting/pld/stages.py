@@ -13,15 +13,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jdp.accounting.pld import discretise
-from jdp.accounting.pld.aims import Term, aim, moments
+from jdp.accounting.pld.aims import Term, aim
 from jdp.accounting.pld.compose import compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses.pairs import UNIT, Pair
-from jdp.accounting.pld.plan import Window, is_tame, lattice
+from jdp.accounting.pld.plan import Window, is_tame, lattice, likely
 
 _MANY = 2**20  # two stages are used from this many equal pairs on
 _OUTSIDE = 1e-24  # mass outside of the first stage's window
+_STEPS = np.geomspace(0.1, 100.0, 40)  # with which that window is looked for
 _MOST_POINTS = 2**20  # the most spacings in that window
 
 
@@ -78,22 +79,12 @@ def _in_stages(
   for count, repeated in ((number, times), (rest, 1)):
     if not count:
       continue
-    window = _window(Term(tame.pair, count))
+    window = likely([Term(tame.pair, count)], _STEPS, -math.log(_OUTSIDE))
     if not window.high - window.low <= spacing * _MOST_POINTS:
       return None
     is_upper = replaced is discretise.upper
     result.append(Term(_composed(measure, count, window, is_upper), repeated))
   return result
-
-
-def _window(term: Term) -> Window:
-  """The window with mass at most `_OUTSIDE` on either side of it, by Chernoff's inequality."""
-  deviation = math.sqrt(max(float(moments([term], np.zeros(1)).variance[0]), 1e-300))
-  steps = np.geomspace(0.1, 100.0, 40) / deviation
-  log_up, log_down = (moments([term], side * steps).log for side in (1, -1))
-  highs, lows = (log_up - math.log(_OUTSIDE)) / steps, (math.log(_OUTSIDE) - log_down) / steps
-  high, low = int(np.argmin(highs)), int(np.argmax(lows))
-  return Window(0.0, float(lows[low]), float(highs[high]), (float(steps[low]), float(steps[high])))
 
 
 def _composed(measure: Masses, count: int, window: Window, is_upper: bool) -> Pair:

@@ -25,7 +25,7 @@ from jdp.accounting.pld.compose import LatticeComposition, compose
 from jdp.accounting.pld.discretise import Lattice, Masses
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses.pairs import UNIT, Pair
-from jdp.accounting.pld.plan import Window
+from jdp.accounting.pld.plan import Window, likely
 
 _MOST_ROUNDS, _LEAST, _LARGEST = 2**20, 0.1, 30.0  # the rounds t and multipliers z of `has_pair`
 _FARTHEST = 9.0  # deviations, beyond which values count as one
@@ -33,6 +33,7 @@ _FINE = 0.2  # the spacing over a round's standard deviation
 _MOST_POINTS = 2**19
 _ATOMS = 2**9
 _NEGLIGIBLE = 46.0  # minus the log of the mass outside of the window
+_STEPS = np.geomspace(0.01, 100.0, 100)  # with which the window is looked for
 
 
 def multiplier_of_mean(rounds: float, taken: float, z: float) -> float:
@@ -91,19 +92,10 @@ def _window(share: float, z: float, counts: tuple[int, int]) -> tuple[Window, fl
     return [Term(*term) for term in zip(sketches, counts, strict=True)]
 
   variances = [float(moments([Term(pair, 1)], np.zeros(1)).variance[0]) for pair, _ in terms(exact)]
-  whole = _likely(terms(exact))
+  whole = likely(terms(exact), _STEPS, _NEGLIGIBLE)
   spacing = max(_FINE * math.sqrt(min(variances)), (whole.high - whole.low) / _MOST_POINTS)
-  return _likely(terms(spacing * np.floor(exact / spacing))), spacing
-
-
-def _likely(terms: Sequence[Term]) -> Window:
-  """The window outside of which, by Chernoff's inequality, there is next to nothing."""
-  deviation = math.sqrt(float(moments(terms, np.zeros(1)).variance[0]))
-  steps = np.geomspace(0.01, 100.0, 100) / deviation
-  highs = (moments(terms, steps).log + _NEGLIGIBLE) / steps
-  lows = -(moments(terms, -steps).log + _NEGLIGIBLE) / steps
-  chosen = float(steps[np.argmax(lows)]), float(steps[np.argmin(highs)])
-  return Window(0.0, float(lows.max()), float(highs.min()), chosen)
+  rounded = terms(spacing * np.floor(exact / spacing))
+  return likely(rounded, _STEPS, _NEGLIGIBLE), spacing
 
 
 def _masses(share: float, z: float, spacing: float, *, above: bool) -> tuple[Masses, Masses]:
