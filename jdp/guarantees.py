@@ -83,6 +83,26 @@ class Guarantee:
       raise TypeError(f"Expected to restate {', '.join(_SCOPE)}, got {', '.join(sorted(unknown))}.")
     return dataclasses.replace(self, **changes)
 
+  def repeat(self, count: int) -> Self:
+    """The guarantee of `count` releases, by basic composition of each part.
+
+    >>> for once in (PureDP(0.5), ApproxDP(0.5, 1e-6), SeparatedDP(2.0, 0.5)):
+    ...   print(once.repeat(4))
+    2-DP per value (replace one), against the server
+    (2, 4e-06)-DP per value (replace one), against the server
+    (8, 2)-separated, 10-DP per value (replace one), against the server
+    """
+    _validate.integer(0, count=count)
+    parts: dict[str, Any] = {name: _times(count, getattr(self, name)) for name in self.parts()}
+    if "delta" in parts:
+      parts["delta"] = min(1.0, parts["delta"])
+    return dataclasses.replace(self, **parts)
+
+  @classmethod
+  def parts(cls) -> tuple[str, ...]:
+    """The names of the numbers that it states."""
+    return tuple(field.name for field in dataclasses.fields(cls) if field.name not in _SCOPE)
+
   def _scope(self) -> str:
     """The unit, the relation and the observer, in words."""
     observer = (
@@ -108,17 +128,6 @@ class ApproxDP(Guarantee):
     if not 0 <= self.delta <= 1:
       raise ValueError(f"Expected delta in [0, 1], got {self.delta}.")
 
-  def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition.
-
-    >>> print(ApproxDP(0.5, 1e-6).repeat(4))
-    (2, 4e-06)-DP per value (replace one), against the server
-    """
-    _validate.integer(0, count=count)
-    return dataclasses.replace(
-      self, epsilon=_times(count, self.epsilon), delta=min(1.0, _times(count, self.delta))
-    )
-
   def __str__(self) -> str:
     return f"({rounded_up(self.epsilon)}, {rounded_up(self.delta, 3)})-DP {self._scope()}"
 
@@ -139,15 +148,6 @@ class PureDP(Guarantee):
   def __post_init__(self):
     super().__post_init__()
     _check_epsilon("epsilon", self.epsilon)
-
-  def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition.
-
-    >>> print(PureDP(0.5).repeat(4))
-    2-DP per value (replace one), against the server
-    """
-    _validate.integer(0, count=count)
-    return dataclasses.replace(self, epsilon=_times(count, self.epsilon))
 
   def __str__(self) -> str:
     return f"{rounded_up(self.epsilon)}-DP {self._scope()}"
@@ -177,17 +177,6 @@ class SeparatedDP(Guarantee):
   def epsilon(self) -> float:
     """Pure-DP epsilon of the whole release."""
     return self.direction + self.magnitude
-
-  def repeat(self, count: int) -> Self:
-    """The guarantee of `count` releases, by basic composition of each part.
-
-    >>> print(SeparatedDP(2.0, 0.5).repeat(4))
-    (8, 2)-separated, 10-DP per value (replace one), against the server
-    """
-    _validate.integer(0, count=count)
-    return dataclasses.replace(
-      self, direction=_times(count, self.direction), magnitude=_times(count, self.magnitude)
-    )
 
   def __str__(self) -> str:
     parts = f"({rounded_up(self.direction)}, {rounded_up(self.magnitude)})-separated"

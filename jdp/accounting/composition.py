@@ -17,7 +17,7 @@ from jdp.accounting.families.releases import PURE
 from jdp.accounting.float_noise import NEGLIGIBLE
 from jdp.accounting.seen import events_seen, split
 from jdp.events import LocalRelease
-from jdp.guarantees import AnyGuarantee, Guarantee, compose
+from jdp.guarantees import AnyGuarantee, compose
 from jdp.ledger import Ledger
 
 Tables = defaultdict[Family, Counter[tuple[float, ...]]]
@@ -255,11 +255,9 @@ def total_guarantee(releases: Mapping[LocalRelease, int]) -> AnyGuarantee:
   if cap is None:
     return everything
   # The cap holds for each part (epsilon, delta, ...) alone: the largest values of each add up.
-  parts = {f.name for f in dataclasses.fields(everything)} - {
-    f.name for f in dataclasses.fields(Guarantee)
-  }
   counted = {
-    part: min(getattr(everything, part), _sum_of_largest(part, releases, cap)) for part in parts
+    part: min(getattr(everything, part), _sum_of_largest(part, releases, cap))
+    for part in everything.parts()
   }
   return dataclasses.replace(everything, **counted)
 
