@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
+from jdp import _validate
 from jdp._arguments import convert_fields
 
 EVENT_TYPES: dict[str, type] = {}
@@ -95,6 +96,17 @@ def if_known(check: Callable[..., None], **values: Any) -> None:
   Arrays hold what varies over rounds, traced inside jit. The ledger checks them when they arrive.
   """
   check(**{name: value for name, value in values.items() if not isinstance(value, jax.Array)})
+
+
+def whole_if_given(**values: Any) -> None:
+  """Requires each value to be a whole number >= 1, or None."""
+  _validate.integer(1, **{name: value for name, value in values.items() if value is not None})
+
+
+def check_noised_sum(event: Any) -> None:
+  """Checks the bound and the noise of a sum, whose fields are `clip_norm` and `stddev`."""
+  if_known(_validate.positive, clip_norm=event.clip_norm)
+  if_known(_validate.non_negative, stddev=event.stddev)
 
 
 def _converting(cls: type[T]) -> type[T]:

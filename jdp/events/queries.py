@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar, dataclass_transform
 import jax
 
 from jdp import _validate
-from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
+from jdp.events.base import EVENT_TYPES, EventBase, check_noised_sum, event, if_known
 from jdp.events.correlated import CorrelatedGaussianSum, DistributedCorrelatedSum
 from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import WholeRunEvent
@@ -37,8 +37,7 @@ class GaussianSum(EventBase):
   stddev: float | jax.Array
 
   def __post_init__(self):
-    if_known(_validate.positive, clip_norm=self.clip_norm)
-    if_known(_validate.non_negative, stddev=self.stddev)
+    check_noised_sum(self)
 
 
 @event
@@ -89,8 +88,7 @@ class WeightedAverage(EventBase):
   min_total_weight: float
 
   def __post_init__(self):
-    if_known(_validate.positive, clip_norm=self.clip_norm)
-    if_known(_validate.non_negative, stddev=self.stddev)
+    check_noised_sum(self)
     _validate.positive(min_total_weight=self.min_total_weight)
 
 
@@ -221,8 +219,7 @@ class DistributedGaussianSum(EventBase):
   released: bool | jax.Array = True
 
   def __post_init__(self):
-    if_known(_validate.positive, clip_norm=self.clip_norm)
-    if_known(_validate.non_negative, stddev=self.stddev)
+    check_noised_sum(self)
 
 
 @event

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from jdp import _validate
-from jdp.events.base import NO_NUMBER, EventBase, event
+from jdp.events.base import NO_NUMBER, EventBase, event, whole_if_given
 from jdp.events.queries import QueryEvent
 from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
@@ -63,8 +62,7 @@ class LocalRelease(EventBase):
   max_releases: int | None = None
 
   def __post_init__(self):
-    if self.max_releases is not None:
-      _validate.integer(1, max_releases=self.max_releases)
+    whole_if_given(max_releases=self.max_releases)
 
   @property
   def relation(self) -> Relation:

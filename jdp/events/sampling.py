@@ -4,7 +4,7 @@ import jax
 import scipy
 
 from jdp import _validate
-from jdp.events.base import EventBase, event
+from jdp.events.base import EventBase, event, whole_if_given
 from jdp.events.correlated import CyclicPoissonSampling, MinSeparationSampling
 
 
@@ -39,9 +39,7 @@ class PoissonSampling(EventBase):
     _validate.probability(
       probability=self.probability, overflow_probability=self.overflow_probability
     )
-    for name in ("population", "max_participations"):
-      if getattr(self, name) is not None:
-        _validate.integer(1, **{name: getattr(self, name)})
+    whole_if_given(population=self.population, max_participations=self.max_participations)
 
 
 @event
@@ -158,8 +156,7 @@ class ShuffledBatches(EventBase):
 
   def __post_init__(self):
     _validate.integer(1, num_batches=self.num_batches)
-    if self.population is not None:
-      _validate.integer(1, population=self.population)
+    whole_if_given(population=self.population)
 
 
 @event
@@ -191,8 +188,7 @@ class BallsInBins(EventBase):
   def __post_init__(self):
     _validate.integer(1, num_batches=self.num_batches)
     _validate.probability(overflow_probability=self.overflow_probability)
-    if self.population is not None:
-      _validate.integer(1, population=self.population)
+    whole_if_given(population=self.population)
 
 
 @event
@@ -231,8 +227,7 @@ class RandomAllocation(EventBase):
         f"Expected participations <= num_batches, got {self.participations} > {self.num_batches}."
       )
     _validate.probability(overflow_probability=self.overflow_probability)
-    if self.population is not None:
-      _validate.integer(1, population=self.population)
+    whole_if_given(population=self.population)
 
 
 SamplingEvent = (

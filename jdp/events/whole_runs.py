@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from jdp import _validate
-from jdp.events.base import EVENT_TYPES, EventBase, event, if_known
+from jdp.events.base import EVENT_TYPES, EventBase, check_noised_sum, event
 
 
 @event
@@ -63,9 +63,7 @@ class BestOfRuns(EventBase):
     for count in self.counts:
       _validate.integer(1, counts=count)
       _validate.in_range(1, 2**53, counts=count)
-    _validate.in_range(1.0, 1e100, mean_runs=self.mean_runs)
-    if self.shape != math.inf:
-      _validate.in_range(0.0, 1000.0, shape=self.shape)
+    check_number_of_runs(self.mean_runs, self.shape)
     if any(inner.adaptive for inner in self.rounds):
       raise ValueError(
         "Expected rounds that were fixed before the run, got adaptive ones: other repetitions may "
@@ -123,8 +121,7 @@ class TreeAggregation(EventBase):
   step_counts: tuple[int, ...]
 
   def __post_init__(self):
-    if_known(_validate.positive, clip_norm=self.clip_norm)
-    if_known(_validate.non_negative, stddev=self.stddev)
+    check_noised_sum(self)
     if not self.step_counts:
       raise ValueError("Expected step_counts of at least one tree, got none; name its steps.")
     for steps in self.step_counts:
@@ -138,6 +135,13 @@ class TreeAggregation(EventBase):
 
 WholeRunEvent = BestOfRuns | TreeAggregation
 """What a whole run released, as one event."""
+
+
+def check_number_of_runs(mean_runs: float, shape: float) -> None:
+  """Refuses a distribution of the number of runs that `BestOfRuns` does not allow."""
+  _validate.in_range(1.0, 1e100, mean_runs=mean_runs)
+  if shape != math.inf:
+    _validate.in_range(0.0, 1000.0, shape=shape)
 
 
 def overflow_probability(event: Any) -> float:

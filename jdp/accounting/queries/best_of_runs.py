@@ -11,7 +11,6 @@ A fixed number of runs has no such bound: the best of n releases may cost n time
 
 import dataclasses
 import functools
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from jdp.accounting.registration import num_registered, register_query, sampling
 from jdp.accounting.renyi import repeated_runs
 from jdp.accounting.seen import split
 from jdp.events import BestOfRuns, LocalRelease, PoissonSampling, Round
+from jdp.events.whole_runs import check_number_of_runs
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
@@ -140,9 +140,7 @@ def selection_epsilon(
   2.4
   """
   _validate.probability(delta=delta)
-  _validate.in_range(1.0, 1e100, mean_runs=mean_runs)
-  if shape != math.inf:
-    _validate.in_range(0.0, 1000.0, shape=shape)
+  check_number_of_runs(mean_runs, shape)
   if not ledger.entries:
     return 0.0
   with np.errstate(all="ignore"):  # Overflow gives infinity, an upper bound.
