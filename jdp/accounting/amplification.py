@@ -26,7 +26,7 @@ from functools import partial
 
 from jdp.accounting.analysis import Release, SamplingAnalysis
 from jdp.accounting.dominating_pairs import is_central, release_pairs
-from jdp.accounting.families.base import KNOWN, DominatingPair
+from jdp.accounting.families.base import KNOWN, DominatingPair, Pairs
 from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.families.samples import is_bare, sampled_pair
 from jdp.accounting.registration import charges_nothing, protects, sampling_analysis
@@ -37,7 +37,7 @@ from jdp.guarantees import Relation
 
 def amplified_pairs(
   event: Round, relation: Relation, *, sample_known: bool = False, certain: bool = False
-) -> tuple[DominatingPair, ...]:
+) -> Pairs:
   """The pairs that a record is charged: per round, or per epoch where it has turns.
 
   Args:
@@ -65,7 +65,7 @@ def amplified_pairs(
   charged = (
     (relation,) if analysis.charged is None else analysis.charged(sampling, relation, release)
   )
-  pairs: tuple[DominatingPair, ...] = ()
+  pairs: Pairs = ()
   for released in map(under, charged):
     if not release.is_central or is_bare(released):
       pairs += released
@@ -105,9 +105,7 @@ def check_stays(sampling: SamplingEvent, relation: Relation, what: str = "") -> 
     )
 
 
-def _known(
-  analysis: SamplingAnalysis, sampling: SamplingEvent, released: tuple[DominatingPair, ...]
-) -> tuple[DominatingPair, ...]:
+def _known(analysis: SamplingAnalysis, sampling: SamplingEvent, released: Pairs) -> Pairs:
   """The pairs of what was released from a sample that the observer sees."""
   independent = analysis.anew or analysis.fresh_coins
   q = analysis.inclusion(sampling) if analysis.inclusion and independent else 1.0

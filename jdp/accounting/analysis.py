@@ -9,11 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.base import CountedPairs, DominatingPair, Pairs
 from jdp.events import Round
 from jdp.guarantees import Relation
 
-Pairs = tuple[DominatingPair, ...]
+Rounds = Mapping[Round, int]
+"""Rounds with their counts."""
 
 
 class Attained(IntEnum):
@@ -67,7 +68,7 @@ class QueryAnalysis(NamedTuple):
   exported: Callable[[Round, Relation, bool], Any] | None = None
 
 
-Composed = Callable[[Mapping[Round, int], Relation, bool], list[tuple[DominatingPair, int]]]
+Composed = Callable[[Rounds, Relation, bool], CountedPairs]
 
 
 class Release(NamedTuple):

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from jdp.accounting.amplification import amplified_pairs
-from jdp.accounting.analysis import Composed, Turns
+from jdp.accounting.analysis import Composed, Rounds, Turns
 from jdp.accounting.composition import (
   Composition,
   compose_pairs,
@@ -24,7 +24,7 @@ from jdp.accounting.composition import (
   most_severe_pairs,
 )
 from jdp.accounting.dominating_pairs import is_central
-from jdp.accounting.families.base import DominatingPair, Family
+from jdp.accounting.families.base import CountedPairs, DominatingPair, Family, Pairs
 from jdp.accounting.registration import charges_nothing, composed_by, sampling_analysis
 from jdp.events import Round
 from jdp.events.base import shared_fields
@@ -32,12 +32,12 @@ from jdp.events.sampling import SamplingEvent
 from jdp.events.whole_runs import overflow_probability
 from jdp.guarantees import Relation
 
-Charged = Callable[[Round], tuple[DominatingPair, ...]]
+Charged = Callable[[Round], Pairs]
 Tables = defaultdict[tuple[int, Family], Counter[tuple[float, ...]]]
 
 
 def compose_rounds(
-  rounds: Mapping[Round, int],
+  rounds: Rounds,
   relation: Relation,
   *,
   sample_known: bool = False,
@@ -60,7 +60,7 @@ def compose_rounds(
   Raises:
     ValueError: if a round has no analysis under the relation.
   """
-  items: list[tuple[DominatingPair, int]] = []
+  items: CountedPairs = []
   in_turns: dict[Hashable, tuple[dict[Hashable, Turns], dict[Round, int]]] = {}
   together: defaultdict[Composed, dict[Round, int]] = defaultdict(dict)
   overflow = 0.0
@@ -101,7 +101,7 @@ def compose_rounds(
   return compose_pairs(items, overflow)
 
 
-def _shared_epochs(own: Mapping[Round, int]) -> ValueError:
+def _shared_epochs(own: Rounds) -> ValueError:
   """The error about epochs in which some rounds belong to a run and others do not."""
   event = next(iter(own))
   return ValueError(
@@ -146,13 +146,13 @@ def _dearest_turns(*several: Turns) -> Turns:
 
 def _of_turns(
   turns: Turns,
-  stream: Mapping[Round, int],
-  own: Mapping[Round, int],
-  charged: Callable[..., tuple[DominatingPair, ...]],
+  stream: Rounds,
+  own: Rounds,
+  charged: Callable[..., Pairs],
   *,
   capped: bool,
   hidden: bool,
-) -> list[tuple[DominatingPair, int]]:
+) -> CountedPairs:
   """The pairs of rounds of one sampler of which a record can be in only some.
 
   For each family and each charge (a replacement, a removal), the most severe pairs count, as many
@@ -171,7 +171,7 @@ def _of_turns(
     _, tables = _tables(
       turns, own, lambda event: charged(dataclasses.replace(event, sampling=turns.alone))
     )
-  dearest: list[tuple[DominatingPair, int]] = []
+  dearest: CountedPairs = []
   for (_, family), table in tables.items():
     if turns.of_epochs or is_ordered(family, table):
       found = most_severe_pairs(family, table, most)
@@ -186,7 +186,7 @@ def _of_turns(
 def _hidden_run(
   probability: float,
   most: int,
-  stream: Mapping[Round, int],
+  stream: Rounds,
   tables: Mapping[Any, Mapping[tuple[float, ...], int]],
 ) -> DominatingPair | None:
   """The pair of a run of equal rounds with a cap, where samples hide a record's turns."""
@@ -197,12 +197,10 @@ def _hidden_run(
   return family.capped and family.capped(row, probability, most, sum(stream.values()))
 
 
-def _tables(
-  turns: Turns, stream: Mapping[Round, int], charged: Charged
-) -> tuple[list[tuple[DominatingPair, int]], Tables]:
+def _tables(turns: Turns, stream: Rounds, charged: Charged) -> tuple[CountedPairs, Tables]:
   """All pairs of the rounds, in a list and in a table for each charge and family, with counts."""
-  charges: dict[Any, tuple[DominatingPair, ...]] = {}  # a cache: rounds often have equal releases
-  items: list[tuple[DominatingPair, int]] = []
+  charges: dict[Any, Pairs] = {}  # a cache: rounds often have equal releases
+  items: CountedPairs = []
   tables: Tables = defaultdict(Counter)
   for event, count in stream.items():
     released = event.query, event.relation, shared_fields(event.sampling)
@@ -215,9 +213,7 @@ def _tables(
   return items, tables
 
 
-def _whole(
-  turns: Turns, stream: Mapping[Round, int], charged: Charged
-) -> list[tuple[DominatingPair, int]]:
+def _whole(turns: Turns, stream: Rounds, charged: Charged) -> CountedPairs:
   """The least severe pair, as often as a record has turns in epochs that happened in full."""
   number = turns.whole((event.sampling, count) for event, count in stream.items())
   _, tables = _tables(turns, stream, charged)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jdp._arguments import checked
-from jdp.accounting.families.base import DominatingPair, Family
+from jdp.accounting.families.base import CountedPairs, DominatingPair, Family
 from jdp.accounting.families.releases import PURE
 from jdp.accounting.float_noise import NEGLIGIBLE
 from jdp.accounting.seen import events_seen, split
@@ -170,7 +170,7 @@ def _severity(family: Family) -> Callable[[tuple[float, ...]], tuple[float, ...]
 
 def most_severe_pairs(
   family: Family, table: Mapping[tuple[float, ...], int], number: int
-) -> list[tuple[DominatingPair, int]]:
+) -> CountedPairs:
   """The `number` most severe of counted pairs of one family.
 
   Raises:

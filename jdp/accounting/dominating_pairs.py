@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jdp._arguments import checked
-from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.families.base import DominatingPair, Pairs
 from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.families.samples import is_bare
@@ -58,9 +58,7 @@ def dominating_pair(query: QueryEvent, relation: Relation, declared: Relation) -
   return pairs[0]
 
 
-def release_pairs(
-  query: QueryEvent, relation: Relation, declared: Relation
-) -> tuple[DominatingPair, ...]:
+def release_pairs(query: QueryEvent, relation: Relation, declared: Relation) -> Pairs:
   """The pairs, to be composed, of all that a query released about a record that takes part.
 
   A group has the pairs of all its parts; its Gaussian sums share one pair. Arguments and errors are
@@ -83,7 +81,7 @@ def release_pairs(
   return (analysis.pair(query, relation, declared),)
 
 
-def _joined(parts: Sequence[DominatingPair]) -> tuple[DominatingPair, ...]:
+def _joined(parts: Sequence[DominatingPair]) -> Pairs:
   """The pairs of several releases of one sample (Statement 1.8)."""
   if is_bare(parts):
     return (DominatingPair(NON_PRIVATE, ()),)

@@ -131,6 +131,12 @@ class DominatingPair(NamedTuple):
   parameters: Row
 
 
+Pairs = tuple[DominatingPair, ...]
+"""Pairs that are composed."""
+CountedPairs = list[tuple[DominatingPair, int]]
+"""Pairs that are composed, each as often as its count."""
+
+
 @functools.lru_cache(maxsize=256)
 def loss_of(pair: DominatingPair, removed: bool, attained: bool) -> Pair | None:
   """The loss distribution of a pair whose family has one; None if losses are too large."""

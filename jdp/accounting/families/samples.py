@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from jdp.accounting.families import base
-from jdp.accounting.families.base import DominatingPair, Family, Row
+from jdp.accounting.families.base import DominatingPair, Family, Pairs, Row
 from jdp.accounting.pld.losses.pairs import Pair
 from jdp.accounting.pld.losses.sampled import sampled
 from jdp.accounting.renyi import closed_forms
@@ -60,9 +60,7 @@ def one_multiplier(released: Sequence[DominatingPair]) -> float | None:
   return released[0].family.multiplier(released[0].parameters) if len(released) == 1 else None
 
 
-def hidden_pairs(
-  how: str, q: float, released: tuple[DominatingPair, ...], relation: Relation
-) -> tuple[DominatingPair, ...]:
+def hidden_pairs(how: str, q: float, released: Pairs, relation: Relation) -> Pairs:
   """The pairs of a record in a sample that hides who is in it; `released` if it cannot hide that.
 
   Args:

@@ -31,11 +31,11 @@ opposite).
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 
 import numpy as np
 
-from jdp.accounting.analysis import Attained, Composed
+from jdp.accounting.analysis import Attained, Composed, Rounds
 from jdp.accounting.composed_rounds import compose_rounds, turns_key
 from jdp.accounting.composition import Composition, compose_both, compose_pairs
 from jdp.accounting.families.base import DominatingPair, charge_of, loss_of
@@ -100,9 +100,7 @@ def terms_of(composed: Composition, *, removed: bool, attained: bool = False) ->
   return result
 
 
-def attained_losses(
-  rounds: Mapping[Round, int], relation: Relation, *, sample_known: bool
-) -> Composition:
+def attained_losses(rounds: Rounds, relation: Relation, *, sample_known: bool) -> Composition:
   """The losses that data sets attain in counted rounds, all those of a ledger without local
   releases. Arguments are those of `jdp.accounting.composed_rounds.compose_rounds`.
   """

@@ -12,18 +12,24 @@ A fixed number of runs has no such bound: the best of n releases may cost n time
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.accounting.analysis import QueryAnalysis
+from jdp.accounting.analysis import QueryAnalysis, Rounds
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition, compose_pairs
 from jdp.accounting.dp_events import dp_accounting_or_refuse, round_event
-from jdp.accounting.families.base import Charge, DominatingPair, Family, always_symmetric
+from jdp.accounting.families.base import (
+  Charge,
+  CountedPairs,
+  DominatingPair,
+  Family,
+  always_symmetric,
+)
 from jdp.accounting.observed import observed
 from jdp.accounting.pld.losses import pairs
 from jdp.accounting.pld.losses import repeated_runs as profiles_of_runs
@@ -237,9 +243,7 @@ def _kept(
   return _best_of(kinds, query.mean_runs, query.shape)
 
 
-def _composed(
-  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
-) -> list[tuple[DominatingPair, int]]:
+def _composed(rounds: Rounds, relation: Relation, sample_known: bool) -> CountedPairs:
   return [(_of_round(event, relation, sample_known), count) for event, count in rounds.items()]
 
 

@@ -12,13 +12,13 @@ Poisson sampling (4.4), what data sets attain (4.5), noise by the records' owner
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jdp.accounting import dominating_pairs
 from jdp.accounting.amplification import check_known, check_stays
-from jdp.accounting.analysis import Pattern, QueryAnalysis
-from jdp.accounting.families.base import DominatingPair
+from jdp.accounting.analysis import Pattern, QueryAnalysis, Rounds
+from jdp.accounting.families.base import CountedPairs, DominatingPair
 from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.families.releases import NON_PRIVATE
 from jdp.accounting.registration import parts_of, register_query, sampling_analysis
@@ -27,9 +27,7 @@ from jdp.events.base import shared_fields
 from jdp.guarantees import Relation
 
 
-def run_pairs(
-  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
-) -> list[tuple[DominatingPair, int]]:
+def run_pairs(rounds: Rounds, relation: Relation, sample_known: bool) -> CountedPairs:
   """The pairs of all runs that counted rounds with correlated noise belong to, with their counts.
 
   Args:
@@ -122,9 +120,7 @@ def _one_run(
   return dominating_pairs.gaussian_pair(1.0, math.hypot(others, *moves)), 1
 
 
-def attained_runs(
-  rounds: Mapping[Round, int], relation: Relation, sample_known: bool
-) -> list[tuple[DominatingPair, int]]:
+def attained_runs(rounds: Rounds, relation: Relation, sample_known: bool) -> CountedPairs:
   """The pairs that data sets attain in whole runs; arguments as for `run_pairs`, without groups.
 
   A run with a missing round counts as if it had released nothing (Statement 4.5).
@@ -137,8 +133,8 @@ def attained_runs(
       plan = shared_fields(event.query)
       latest[plan] = event
       times[plan][int(event.query.index)] += count
-  in_all: list[tuple[DominatingPair, int]] = []
-  in_turns: list[tuple[DominatingPair, int]] = []
+  in_all: CountedPairs = []
+  in_turns: CountedPairs = []
   for plan, event in latest.items():
     query, moved = event.query, math.sqrt(_attained_square(event, sample_known))
     if moved and query.noise_multiplier and len(times[plan]) == query.num_rounds:
