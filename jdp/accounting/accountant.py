@@ -180,7 +180,7 @@ def epsilon_interval(
     return 0.0, 0.0
   lowest, highest, width = 0.0, math.inf, math.inf
   with np.errstate(all="ignore"):
-    rounds, _, _, chosen, known = events_seen(ledger, relation, observer)
+    rounds, _, _, chosen, known = events_seen(ledger.entries, relation, observer)
     attained, overflow = Composition({}), 0.0
     if not split(ledger.entries).releases:
       attained = attained_losses(rounds, chosen, sample_known=known)

@@ -220,12 +220,12 @@ def local_guarantee(ledger: Ledger, observer: str | None = None) -> AnyGuarantee
   >>> print(local_guarantee(Ledger().append(event, count=1000)))
   (24, 6)-separated, 30-DP per value (replace one), against the server
   """
-  entries = tuple(split(ledger.entries).releases)
+  entries = split(ledger.entries).releases
   if not entries:
     raise ValueError(
       "Expected a ledger with local releases, got none; ask `epsilon` what rounds cost."
     )
-  return total_guarantee(events_seen(Ledger(entries), None, observer).releases)
+  return total_guarantee(events_seen(entries, None, observer).releases)
 
 
 def compose_releases(releases: Mapping[LocalRelease, int]) -> Composition:

@@ -85,7 +85,7 @@ def to_dp_event(
   dp = dp_accounting_or_refuse()
   if not ledger.entries:
     return Export(dp.ComposedDpEvent([]), 0.0, 0.0)
-  rounds, local, _, chosen, known = events_seen(ledger, relation, observer)
+  rounds, local, _, chosen, known = events_seen(ledger.entries, relation, observer)
   together = {
     event: count
     for event, count in rounds.items()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jdp.accounting.composed_rounds import compose_rounds, stands_alone
 from jdp.accounting.composition import Composition, compose_both, compose_releases, total_guarantee
 from jdp.accounting.registration import known_entries, num_registered, protects, sampling_analysis
-from jdp.accounting.seen import seen_among, split
+from jdp.accounting.seen import events_seen, split
 from jdp.events import Round
 from jdp.events.rounds import Event
 from jdp.guarantees import AnyGuarantee, Observer, Relation, Unit
@@ -123,7 +123,7 @@ def observed(
   Raises:
     ValueError: also if an event has no analysis under the relation.
   """
-  rounds, releases, stretches, chosen, known = seen_among(
+  rounds, releases, stretches, chosen, known = events_seen(
     list(_items(ledger)), relation, observer, adaptive=adaptive
   )
   parts = tuple(stretch.composed(chosen, sample_known=known) for stretch in stretches)

@@ -9,7 +9,6 @@ from jdp import _validate
 from jdp.accounting.registration import known_entries, protects
 from jdp.events import LocalRelease, Round
 from jdp.guarantees import Observer, Relation
-from jdp.ledger import Ledger
 
 S = TypeVar("S", bound=Any)  # an event, or what stands for several of one scope
 _MOST = 2**53  # above it a count is not a float64
@@ -56,12 +55,16 @@ def split(entries: Iterable[tuple[Any, int]]) -> Split:
 
 
 def events_seen(
-  ledger: Ledger, relation: str | None, observer: str | None, *, adaptive: bool = False
+  entries: Sequence[tuple[S, int]],
+  relation: str | None,
+  observer: str | None,
+  *,
+  adaptive: bool = False,
 ) -> Seen:
   """The events that one observer saw, the relation to analyse them under, and what else it sees.
 
   Args:
-    ledger: holds at least one event.
+    entries: at least one counted event, or what stands for several events of one scope.
     relation: the relation asked for. None: the only one that those events declare. What was
       released without protection costs the same under all. Its relation is ignored if anything else
       is there.
@@ -73,13 +76,6 @@ def events_seen(
     ValueError: if None leaves a choice, the observer saw nothing or the events protect different
       units. Also if events were chosen adaptively, and `adaptive` is false.
   """
-  return seen_among(ledger.entries, relation, observer, adaptive=adaptive)
-
-
-def seen_among(
-  entries: Sequence[tuple[S, int]], relation: str | None, observer: str | None, *, adaptive: bool
-) -> Seen:
-  """`events_seen` of entries, which are events or stand for several of one scope."""
   counts: Counter[S] = Counter()
   for event, count in known_entries(entries):
     counts[event] += count

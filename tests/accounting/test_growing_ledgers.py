@@ -54,7 +54,7 @@ def mixed(number):
 def test_every_pair_of_a_long_ledger_is_counted(observer, number):
   events = itertools.chain(*map(mixed, range(number)), [distinct(0)] * (number % 9))
   ledger = ledger_of(event for event in events if observer == "model" or event.observer == observer)
-  rounds, _, _, relation, known = seen.events_seen(ledger, "zero_out", observer)
+  rounds, _, _, relation, known = seen.events_seen(ledger.entries, "zero_out", observer)
   assert known == (observer == "server")
   expected = composed_rounds.compose_rounds(rounds, relation, sample_known=known)
   found = observed.observed(ledger, "zero_out", observer).rounds
@@ -81,7 +81,7 @@ def test_a_ledger_that_grew_costs_to_the_bit_what_one_made_at_once_does():
     grown = grown.extend((event, 1) for event in events[first : first + 100])
     cost = epsilon(grown)
   assert cost == epsilon(anew(grown))
-  rounds, _, _, relation, _ = seen.events_seen(grown, None, None)
+  rounds, _, _, relation, _ = seen.events_seen(grown.entries, None, None)
   least = profiles.rdp_profile(composed_rounds.compose_rounds(rounds, relation)).epsilon(DELTA)
   assert least <= cost <= least * (1 + 4e-5)  # without the search's last point
 

@@ -73,7 +73,7 @@ def test_order_does_not_matter_and_equal_events_are_counted_together():
     accounting.epsilon(alternating, 1e-5), accounting.epsilon(grouped, 1e-5), rtol=1e-12
   )
   composed = composed_rounds.compose_rounds(
-    seen.events_seen(alternating, None, None).rounds, SAMPLED.relation
+    seen.events_seen(alternating.entries, None, None).rounds, SAMPLED.relation
   )
   ((parameters, counts),) = composed.groups.values()
   assert len(parameters) == 2

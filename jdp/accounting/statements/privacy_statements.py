@@ -16,7 +16,7 @@ from jdp.accounting.accountant import epsilon, epsilon_interval, profile_of
 from jdp.accounting.composed_rounds import compose_rounds
 from jdp.accounting.observed import Observed, observed
 from jdp.accounting.registration import known_entries, sampling_analysis
-from jdp.accounting.seen import Seen, events_seen, seen_among, split
+from jdp.accounting.seen import Seen, events_seen, split
 from jdp.events import Round
 from jdp.guarantees import ApproxDP, Observer, Relation, rounded_down, rounded_up
 from jdp.ledger import Ledger
@@ -149,7 +149,7 @@ def _stated(
   try:
     spent = epsilon(ledger, delta, accountant=accountant, **scope)
     by_rdp = epsilon(ledger, delta, accountant="rdp", **scope)
-    chosen = seen_among(own, relation, observer, adaptive=False).relation
+    chosen = events_seen(own, relation, observer).relation
     if spent < math.inf:
       unit = own[0][0].unit
       guarantee = ApproxDP(spent, delta, relation=chosen, unit=unit, observer=observer)
@@ -208,7 +208,7 @@ sampler a larger capacity.
   if epsilon(ledger, delta, accountant=accountant, relation=relation, observer=observer) < math.inf:
     return ""
   with np.errstate(all="ignore"):
-    events = events_seen(ledger, relation, observer)
+    events = events_seen(ledger.entries, relation, observer)
     return next(_reasons(events, observed(ledger, relation, observer), delta, accountant))
 
 
