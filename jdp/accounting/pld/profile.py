@@ -76,8 +76,8 @@ def upper_sticks(composed: Composition, deltas: Sequence[float]) -> list[list[St
   directions = [] if _is_unbounded(composed) else _directions(composed, attained=False)
   result = []
   for terms in filter(None, directions):
-    planned = (_planned(terms, TOLERANCE, discretise.upper, delta=delta) for delta in deltas)
-    result.append([bounds.upper(found[0]) for found in planned if found is not None])
+    sticks = (_upper_stick(terms, TOLERANCE, delta=delta) for delta in deltas)
+    result.append([stick for stick in sticks if stick is not None])
   return result
 
 
@@ -148,8 +148,8 @@ def _upper_epsilon(
   most = about()
   for asked in (bound, *(most / 2**halved for halved in range(_GUESSES))):
     if asked < math.inf and not asked <= bound / 2 < math.inf:
-      again = _planned(terms, tolerance, discretise.upper, delta=delta, epsilon=asked)
-      bound = bound if again is None else min(bound, bounds.upper(again[0]).epsilon(delta))
+      again = _upper_stick(terms, tolerance, delta=delta, epsilon=asked)
+      bound = bound if again is None else min(bound, again.epsilon(delta))
   return bound
 
 
@@ -163,23 +163,24 @@ def _total_variation(terms: list[Term]) -> float:
 
 
 def _upper_delta(terms: list[Term], tolerance: float, epsilon: float, about: float) -> float:
-  first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
+  planned = functools.partial(_upper_stick, terms, tolerance)
+  first = planned(epsilon=epsilon)
   # An epsilon above all losses has no plan; delta is at most that at a smaller epsilon.
   largest = sum(count * float(pair.losses[-1]) for pair, count in terms)
   if first is None and 1.01 * largest < min(epsilon, LARGEST_LOSS):
     epsilon = max(1.01 * largest, 0.0)
-    first = _planned(terms, tolerance, discretise.upper, epsilon=epsilon)
+    first = planned(epsilon=epsilon)
   # One loss alone may say nothing of very many rounds; nor may a plan for more than they have.
   for asked in ({"delta": about, "epsilon": epsilon}, {"delta": about}):
     if first is None and 0 < about < 1:
-      first = _planned(terms, tolerance, discretise.upper, **asked)
+      first = planned(**asked)
   if first is None:
     return math.inf
-  found = [bounds.upper(first[0]).delta(epsilon)]
+  found = [first.delta(epsilon)]
   # The plans for that delta give a delta that agrees with `_upper_epsilon`.
   for asked in ({"delta": found[0]}, {"delta": found[0], "epsilon": epsilon}):
-    if 0 < found[0] < 1 and (again := _planned(terms, tolerance, discretise.upper, **asked)):
-      found.append(bounds.upper(again[0]).delta(epsilon))
+    if 0 < found[0] < 1 and (again := planned(**asked)):
+      found.append(again.delta(epsilon))
   return min((bound for bound in found if not math.isnan(bound)), default=math.inf)
 
 
@@ -197,6 +198,12 @@ def _lower_epsilon(terms: list[Term], tolerance: float, delta: float, upper: flo
     if found or sum(term.repeated for term in terms) > _FEW:
       break
   return found
+
+
+def _upper_stick(terms: Sequence[Term], tolerance: float, **asked: float) -> Stick | None:
+  """The upper bound on the hockey stick that is planned for what is asked; None without a plan."""
+  planned = _planned(terms, tolerance, discretise.upper, **asked)
+  return None if planned is None else bounds.upper(planned[0])
 
 
 def _planned(
