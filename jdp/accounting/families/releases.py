@@ -5,6 +5,7 @@ unprotected ones.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from jdp.accounting.families import base
 from jdp.accounting.families.base import Charge, DominatingPair, Family, Row
 from jdp.accounting.float_noise import gaussian_cut, laplace_cut
 from jdp.accounting.pld.losses import integer_noise, pairs
+from jdp.accounting.pld.losses.integer_noise import IntegerNoise
 from jdp.accounting.pld.losses.pairs import Pair
 from jdp.accounting.renyi import closed_forms
 from jdp.accounting.renyi.discrete_noise import discrete_gaussian_rho, skellam_rdp
@@ -142,9 +144,11 @@ def _rho(row: Row) -> float:
   return discrete_gaussian_rho(l2, l1, stddev, int(min(shares, most)), int(min(dim, most)))
 
 
-@functools.lru_cache(maxsize=64)
-def _discrete_gaussian_charge(row: Row, attained: bool) -> Charge | None:
-  return integer_noise.charge(integer_noise.discrete_gaussian(*row), attained=attained)
+@functools.lru_cache(maxsize=128)
+def _integer_charge(noise: Callable[..., IntegerNoise], row: Row, attained: bool) -> Charge | None:
+  """What a release is composed of whose row is that of a function of `integer_noise`."""
+  found = noise(*row)
+  return integer_noise.attained(found) if attained else integer_noise.dominating(found)
 
 
 # rho is at least 1 / (2 z^2), so that the cut of these pairs is at least that of the noise.
@@ -159,7 +163,7 @@ DISCRETE_GAUSSIAN = Family(
     np.array([_rho(row) for row in parameters.tolist()]), orders
   ),
   ordered=lambda row: DominatingPair(_BY_RHO, (_rho(row),)),
-  charge=_discrete_gaussian_charge,
+  charge=functools.partial(_integer_charge, integer_noise.discrete_gaussian),
   is_free=base.starts_with_zero,
   is_symmetric=base.always_symmetric,
   cut=lambda row: gaussian_cut(row[2] * math.sqrt(row[3]) / row[0] if row[0] else math.inf),
@@ -167,17 +171,12 @@ DISCRETE_GAUSSIAN = Family(
 )
 
 
-@functools.lru_cache(maxsize=64)
-def _skellam_charge(row: Row, attained: bool) -> Charge | None:
-  return integer_noise.charge(integer_noise.skellam(*row), attained=attained)
-
-
 SKELLAM = Family(
   "Skellam",  # (L2 distance, L1 distance, variance, units): of a record, in a distance
   lambda parameters, orders: skellam_rdp(
     parameters[:, 0], parameters[:, 1], parameters[:, 2], orders
   ),
-  charge=_skellam_charge,
+  charge=functools.partial(_integer_charge, integer_noise.skellam),
   is_free=base.starts_with_zero,
   is_symmetric=base.always_symmetric,
   cut=lambda row: gaussian_cut(math.sqrt(row[2]) / row[0] if row[0] else math.inf),

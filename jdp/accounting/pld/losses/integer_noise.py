@@ -93,12 +93,7 @@ def skellam(l2: float, l1: float, variance: float, factor: float) -> IntegerNois
   return IntegerNoise(l2 / factor, l1 / factor, int(factor), variance, 0, 0.0, False)
 
 
-def charge(noise: IntegerNoise, *, attained: bool) -> Charge | None:
-  """What one release is composed of; None if no pair is known."""
-  return _attained(noise) if attained else _dominating(noise)
-
-
-def _dominating(noise: IntegerNoise) -> Charge | None:
+def dominating(noise: IntegerNoise) -> Charge | None:
   """A pair that dominates one release; None if no useful pair is known."""
   if not 1 <= noise.l2 <= _LARGEST:  # below 1 only the zero vector is left, and would be free
     return None
@@ -118,7 +113,7 @@ def _dominating(noise: IntegerNoise) -> Charge | None:
   return _gaussian(noise, distance, left, noise.dim)
 
 
-def _attained(noise: IntegerNoise) -> Charge | None:
+def attained(noise: IntegerNoise) -> Charge | None:
   """Pairs of data sets that differ in few coordinates; None if they are not known well enough."""
   if not noise.l2 <= _LARGEST:
     return None
