@@ -87,14 +87,9 @@ def worst_of(vectors: Sequence[Vector], coordinate: Callable[[int], Pair], spaci
   first = min(one.first for one in found) - 1
   number = max(one.first + len(one.p) for one in found) - first
   losses = spacing * (first + np.arange(number))
-  sticks = [_stick(one, first, losses) for one in found]
-  return _of_sticks(
-    losses,
-    np.array([values for values, _ in sticks]),
-    np.array([weights for _, weights in sticks]),
-    max(one.infinite for one in found),
-    spacing,
-  )
+  sticks = zip(*(_stick(one, first, losses) for one in found), strict=True)
+  values, weights = map(np.array, sticks)
+  return _of_sticks(losses, values, weights, max(one.infinite for one in found), spacing)
 
 
 def _on_lattice(pair: Pair, spacing: float) -> _Measure:
