@@ -187,9 +187,7 @@ def _plan_row(options: argparse.Namespace, unknown: str, known: dict[str, Any]) 
     return Ledger().append(Round(drawn, GaussianSum(1.0, noise_multiplier)), count=rounds)
 
   if unknown in solvers:
-    given = {
-      name: known[name] for name in ("cohort", "rounds", "noise_multiplier") if name in known
-    }
+    given = {name: value for name, value in known.items() if name != "epsilon"}
     plan = partial(make, **given)
     known[unknown] = solvers[unknown](
       known["epsilon"], options.delta, lambda x: plan(**{unknown: x}), **scope
