@@ -69,13 +69,11 @@ def event(cls: type[T]) -> type[T]:
     )
 
   def flatten(event: Any) -> tuple[list[Any], tuple[Any, Any]]:
-    values = [getattr(event, name) for name in names]
+    values = {name: getattr(event, name) for name in names}
     # Decided value by value, as a field may hold a constant in one run and a schedule in another.
-    traced = [is_leaf(name, value) for name, value in zip(names, values, strict=True)]
-    leaves = [v for v, t in zip(values, traced, strict=True) if t]
-    static = tuple((n, v) for n, v, t in zip(names, values, traced, strict=True) if not t)
-    dynamic = tuple(n for n, t in zip(names, traced, strict=True) if t)
-    return leaves, (dynamic, static)
+    dynamic = tuple(name for name, value in values.items() if is_leaf(name, value))
+    static = tuple((name, value) for name, value in values.items() if name not in dynamic)
+    return [values[name] for name in dynamic], (dynamic, static)
 
   def unflatten(names_and_static: tuple[Any, Any], leaves: Iterable[Any]) -> Any:
     dynamic, static = names_and_static
