@@ -241,16 +241,11 @@ def _check_owners_stay(relation: Relation) -> None:
     )
 
 
-def _distributed_correlated_sum(
-  query: DistributedCorrelatedSum, relation: Relation, declared: Relation
-) -> DominatingPair:
-  _check_owners_stay(relation)
-  return _correlated_gaussian_sum(query, relation, declared)
-
-
-def _correlated_gaussian_sum(
+def _correlated_sum(
   query: CorrelatedGaussianSum, relation: Relation, declared: Relation
 ) -> DominatingPair:
+  if not dominating_pairs.is_central(query):
+    _check_owners_stay(relation)
   sensitivity = dominating_pairs.sum_sensitivity(math.sqrt(query.squared_sensitivity), relation)
   return dominating_pairs.gaussian_pair(query.noise_multiplier, sensitivity)
 
@@ -258,7 +253,7 @@ def _correlated_gaussian_sum(
 register_query(
   CorrelatedGaussianSum,
   QueryAnalysis(
-    _correlated_gaussian_sum,
+    _correlated_sum,
     is_central=True,
     adds_up=True,
     composed=run_pairs,
@@ -268,7 +263,5 @@ register_query(
 )
 register_query(
   DistributedCorrelatedSum,
-  QueryAnalysis(
-    _distributed_correlated_sum, adds_up=True, composed=run_pairs, composes_groups=True
-  ),
+  QueryAnalysis(_correlated_sum, adds_up=True, composed=run_pairs, composes_groups=True),
 )
