@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from jdp import _validate
 
-Bound = Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]
+Bound = Callable[[ArrayLike, int, ArrayLike, int], np.ndarray]
 """(hits, trials, false hits, false trials) -> lower bounds on the loss, elementwise.
 
 The event was seen `hits` times in `trials` outputs on one input. It was seen `false hits` times in

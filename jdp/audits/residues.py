@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from jdp import _validate
 from jdp._arguments import Rows, checked
 from jdp.audits.bounds import Bound
+from jdp.audits.scores import Outcomes, count_both
 
 _MODULI = (3, 5, 7, 16)
 # Rarer residues are left out: otherwise every number would be an event of its own.
@@ -199,9 +200,8 @@ def audit_residues(
   ]
   # The choice saw the first halves alone, so the bound holds for the second halves.
   _, event, name, upper, new, other_new = max(candidates, key=lambda candidate: candidate[0])
-  hits, false_hits = (int(np.count_nonzero(np.isin(x, event))) for x in (new, other_new))
-  found = float(bound(np.asarray(hits), len(new), np.asarray(false_hits), len(other_new)))
-  return ResidueAudit(found, name, upper, hits, len(new), false_hits, len(other_new))
+  counts = count_both(event, new, other_new)
+  return ResidueAudit(float(bound(*counts)), name, upper, *counts)
 
 
 def _sides(
@@ -212,19 +212,19 @@ def _sides(
   return (True, own, other, new, other_new), (False, other, own, other_new, new)
 
 
-def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, np.ndarray]:
-  """(bound, values) of the set of frequent values with the largest bound on these residues."""
+def _best_event(first: np.ndarray, second: np.ndarray, bound: Bound) -> tuple[float, Outcomes]:
+  """(bound, event) of the set of frequent values with the largest bound on these residues."""
   values, index = np.unique(np.concatenate([first, second]), return_inverse=True)
   own, other = (np.bincount(x, minlength=len(values)) for x in np.split(index, [len(first)]))
   frequent = own + other >= _LEAST_COUNT
   values, own, other = values[frequent], own[frequent], other[frequent]
   if not len(values):
-    return -1.0, values
+    return -1.0, Outcomes(values)
   # Half a count more on both sides keeps the ratio of a value unseen on one input finite.
   order = np.argsort(-(own + 0.5) / (other + 0.5), kind="stable")
   bounds = bound(np.cumsum(own[order]), len(first), np.cumsum(other[order]), len(second))
   best = int(np.argmax(bounds))
-  return float(bounds[best]), values[order[: best + 1]]
+  return float(bounds[best]), Outcomes(np.sort(values[order[: best + 1]]))
 
 
 def _of_floats(numbers: np.ndarray) -> dict[str, np.ndarray]:

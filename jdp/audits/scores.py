@@ -83,10 +83,9 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
     np.split(scores, [len(scores) // 2]) for scores in (first, second)
   )
   upper, event = choose_side(own, other, bound)
-  if upper:
-    return _measure(new, other_new, event.at_least, bound)
-  found = _measure(-other_new, -new, event.at_least, bound)
-  return found._replace(threshold=-found.threshold, upper=False)
+  counts = count_both(event, *((new, other_new) if upper else (-other_new, -new)))
+  threshold = event.at_least if upper else -event.at_least
+  return ScoreAudit(float(bound(*counts)), threshold, upper, *counts)
 
 
 @checked
@@ -141,6 +140,13 @@ class Outcomes(NamedTuple):
   def count(self, scores: np.ndarray) -> int:
     """How many scores are in the event."""
     return int(np.count_nonzero(np.isin(scores, self.values)))
+
+
+def count_both(
+  event: Threshold | Outcomes, first: np.ndarray, second: np.ndarray
+) -> tuple[int, int, int, int]:
+  """(hits, trials, false hits, false trials) of an event on two inputs' scores, for a `Bound`."""
+  return event.count(first), len(first), event.count(second), len(second)
 
 
 @checked
@@ -235,13 +241,6 @@ def _candidate_thresholds(scores: np.ndarray) -> np.ndarray:
     np.linspace(0, 1, _NUM_QUANTILES), np.geomspace(1 / len(scores), 1, _NUM_QUANTILES)
   )
   return scores[np.ceil((1 - shares) * (len(scores) - 1)).astype(int)]
-
-
-def _measure(first: np.ndarray, second: np.ndarray, threshold: float, bound: Bound) -> ScoreAudit:
-  """The audit of a fixed event, on scores that did not choose it."""
-  hits, false_hits = (Threshold(threshold).count(scores) for scores in (first, second))
-  found = float(bound(np.asarray(hits), len(first), np.asarray(false_hits), len(second)))
-  return ScoreAudit(found, threshold, True, hits, len(first), false_hits, len(second))
 
 
 def _count_at_least(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

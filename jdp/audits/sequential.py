@@ -28,7 +28,7 @@ from jdp.audits._shared import (
   gaussian_bound_by,
 )
 from jdp.audits.bounds import Bound
-from jdp.audits.scores import ScoreAudit, Threshold, choose_side
+from jdp.audits.scores import ScoreAudit, choose_side, count_both
 
 _PRIOR = 0.5  # both parameters of Jeffreys' Beta(1/2, 1/2)
 _BISECTIONS = 60
@@ -146,7 +146,7 @@ def audit_until_refuted(
   counts, best, looks = np.zeros(4, int), 0.0, 0
   for batch in remaining:
     own, other = _checked_pair(batch)
-    counts += _count(event, *((own, other) if upper else (-other, -own)))
+    counts += count_both(event, *((own, other) if upper else (-other, -own)))
     best, looks = max(best, float(bound(*counts))), looks + 1
     if best > claim:
       break
@@ -160,11 +160,6 @@ def audit_until_refuted(
 def _checked_pair(batch: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
   first, second = batch
   return checked_scores("first", first), checked_scores("second", second)
-
-
-def _count(event: Threshold, own: np.ndarray, other: np.ndarray) -> tuple[int, int, int, int]:
-  """(hits, trials, false hits, false trials) of a batch."""
-  return event.count(own), len(own), event.count(other), len(other)
 
 
 def _outermost(

@@ -9,7 +9,7 @@ import numpy as np
 from jdp import _validate
 from jdp._arguments import checked
 from jdp.audits.bounds import Bound, epsilon_bound, quick_epsilon_bound
-from jdp.audits.scores import Outcomes, Threshold, best_outcomes, best_threshold
+from jdp.audits.scores import Outcomes, Threshold, best_outcomes, best_threshold, count_both
 from jdp.conformance.scores import Scores, Statistic, scores
 from jdp.guarantees import rounded_down, rounded_up
 
@@ -149,15 +149,16 @@ def audit(
   measured = {chosen.statistic: subject.statistics[chosen.statistic]}
   reports = draw(measuring_key, chosen.pair, measured, num_samples)
   first, second = (chosen.sign * reports[name][chosen.statistic] for name in chosen.pair)
+  counts = count_both(chosen.event, first, second)
   return Audit(
     epsilon=subject.epsilon,
     delta=subject.delta,
-    bound=_event_bound(chosen.event, first, second, epsilon_bound(confidence, subject.delta)),
+    bound=float(epsilon_bound(confidence, subject.delta)(*counts)),
     confidence=confidence,
     pair=chosen.pair,
     statistic=chosen.statistic,
-    hits=chosen.event.count(first),
-    false_hits=chosen.event.count(second),
+    hits=counts[0],
+    false_hits=counts[2],
     trials=num_samples,
   )
 
@@ -221,19 +222,11 @@ def _ranked(
   else:
     sides = (1, own, other), (-1, -own[::-1], -other[::-1])
     proposed = [(sign, best_threshold(first, second, bound)[1]) for sign, first, second in sides]
-  found = [
-    _Candidate(
-      _event_bound(event, sign * new, sign * other_new, bound), pair, statistic, sign, event
-    )
-    for sign, event in proposed
-  ]
+  found = []
+  for sign, event in proposed:
+    counts = count_both(event, sign * new, sign * other_new)
+    found.append(_Candidate(float(bound(*counts)), pair, statistic, sign, event))
   return max(found, key=lambda candidate: candidate.bound)
-
-
-def _event_bound(event: Event, first: np.ndarray, second: np.ndarray, bound: Bound) -> float:
-  """The lower bound that an event gives on these scores."""
-  hits, false_hits = np.asarray(event.count(first)), np.asarray(event.count(second))
-  return float(bound(hits, len(first), false_hits, len(second)))
 
 
 def _without_nan(scores: Scores) -> Scores:
