@@ -20,11 +20,6 @@ Further = Callable[[np.ndarray], Mapping[str, Statistic]]
 _HUGE = np.float32(3e38)  # float32 ends at 3.4e38, so its square is infinite
 
 
-def _no_further(difference: np.ndarray) -> dict[str, Statistic]:
-  del difference
-  return {}
-
-
 @checked
 def release_subject(
   release: Callable[[jax.Array, jax.Array], Any],
@@ -34,7 +29,7 @@ def release_subject(
   epsilon: float,
   delta: float = 0.0,
   decode: Callable[[Any], jax.Array] | None = None,
-  statistics: Further = _no_further,
+  statistics: Further = lambda difference: {},
 ) -> Subject:
   """The subject of any library's local mechanism, a function (key, value) -> report.
 
@@ -87,7 +82,7 @@ def mechanism_subject(
   mechanism: LocalMechanism,
   *,
   radius: float = 1.0,
-  statistics: Further = _no_further,
+  statistics: Further = lambda difference: {},
 ) -> Subject:
   """The subject of a `LocalMechanism`: its reports on two opposite values, and its guarantee.
 

@@ -24,7 +24,7 @@ from jdp._arguments import checked
 from jdp.accounting.analytic_gaussian import gaussian_epsilon
 from jdp.accounting.float_noise import FINEST_SHARE, check_laplace, delta_of_real_noise
 from jdp.guarantees import AnyGuarantee, ApproxDP, PureDP
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.numerics import vectors
 from jdp.numerics.dither import dithered
 from jdp.random import draws
@@ -202,8 +202,7 @@ def _additive(
 
   def encode(key, value):
     value = jnp.asarray(value)
-    if value.shape != shape:
-      raise ValueError(f"Expected a value of shape {shape}, got {value.shape}; vmap over a batch.")
+    check_shape(value, shape)
     noise_key, shift_key = jax.random.split(key)
     return dithered(
       shift_key, clip(value, radius) + np.float32(scale) * noise(noise_key, shape), spacing

@@ -54,3 +54,10 @@ class LocalMechanism(NamedTuple):
   parameters: Any
   privatize_sum: Callable[[Key, jax.Array, jax.Array], jax.Array] | None = None
   noise: float | None = None
+
+
+def check_shape(value: jax.Array, shape: tuple[int, ...]) -> None:
+  """Refuses a value of another shape than the mechanism's, such as a batch."""
+  if value.shape != shape:
+    kind = "vector" if len(shape) == 1 else "value"
+    raise ValueError(f"Expected a {kind} of shape {shape}, got {value.shape}; vmap over a batch.")

@@ -13,7 +13,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.local.priv_unit import cap_at
 from jdp.guarantees import PureDP
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.numerics import vectors
 from jdp.random import draws
 
@@ -59,10 +59,7 @@ def hemisphere(dim: int, epsilon: float, radius: float = 1.0) -> LocalMechanism:
   scale = radius * math.exp(-cap.log_m)
 
   def encode(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     rounding_key, side_key, draw_key = jax.random.split(key, 3)
     near = jax.random.uniform(rounding_key) < 0.5 + vectors.l2_norm(vectors.clip(value, radius)) / (
       2 * radius

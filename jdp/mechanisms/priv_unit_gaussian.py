@@ -12,7 +12,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.local.priv_unit_g import GaussianCap, log_normal_density, optimal_gaussian_cap
 from jdp.guarantees import PureDP
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.mechanisms.draws.quantiles import anywhere_or_top, by_inversion, tabulate
 from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import row_directions, row_dots, weighted_row_sum
@@ -80,10 +80,7 @@ def priv_unit_g(dim: int, epsilon: float) -> LocalMechanism:
     return random.normal(noise_key, (dim,)), *sample_height(height_key), shift_key
 
   def encode(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     noise, anywhere, height, shift_key = draw(key)
     u = unit(value)
     along = jnp.where(anywhere, 0.0, height - jnp.sum(noise * u))

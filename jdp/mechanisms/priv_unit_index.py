@@ -16,7 +16,7 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.local import compressed_priv_unit as laws
 from jdp.guarantees import PureDP
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.mechanisms.draws import candidates as draws
 from jdp.numerics.vectors import l2_norm, unit
 
@@ -106,10 +106,7 @@ def compressed_priv_unit(
   scale = math.exp(-cap.log_m)
 
   def encode(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     seed_key, coin_key, uniform_key, slot_key, outside_key = jax.random.split(key, 5)
     seed = random.bits(seed_key) >> np.uint32(16)
     labels = table.labels(seed, unit(value))

@@ -13,7 +13,7 @@ from jdp import random
 from jdp._arguments import checked
 from jdp.accounting.local import priv_unit_linf as cubes
 from jdp.guarantees import PureDP, rounded_up
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.mechanisms.draws.agreement import count_sampler, random_subset, random_vertex
 from jdp.numerics.vectors import linf_norm
 
@@ -71,10 +71,7 @@ def priv_unit_linf(
   scale = math.exp(-cube.log_m)
 
   def draw(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     rounding_key, count_key, subset_key, vertex_key = jax.random.split(key, 4)
     anywhere, count = sample_count(count_key)
     # The coordinates in the subset agree with the rounded vector, the others do not.

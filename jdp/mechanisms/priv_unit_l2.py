@@ -13,7 +13,7 @@ from jdp._arguments import checked
 from jdp.accounting.local import priv_unit as caps
 from jdp.accounting.local.threshold import MAX_EPSILON
 from jdp.guarantees import PureDP, rounded_up
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.mechanisms.draws.cap_height import height_sampler
 from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import precise_dot, row_directions, row_dots, weighted_row_sum
@@ -99,10 +99,7 @@ def priv_unit(
     return random.normal(noise_key, (dim,)), *sample_height(height_key), shift_key
 
   def encode(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     noise, anywhere, height, shift_key = draw(key)
     y = dithered(
       shift_key, jnp.where(anywhere, noise, point_at_height(noise, unit(value), *height)), spacing

@@ -13,7 +13,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.accounting.local.cap_shares import log_density_constant
 from jdp.accounting.local.priv_unit import MAX_DIM, Cap
-from jdp.mechanisms.base import LocalMechanism
+from jdp.mechanisms.base import LocalMechanism, check_shape
 from jdp.mechanisms.draws import projections
 from jdp.mechanisms.priv_unit_l2 import priv_unit
 from jdp.numerics.vectors import l2_norm
@@ -206,10 +206,7 @@ def _mechanism(
   c = math.exp(log_density_constant(k + 1) - log_density_constant(width + 1))
 
   def encode(key, value):
-    if value.shape != (dim,):
-      raise ValueError(
-        f"Expected a vector of shape ({dim},), got {value.shape}; vmap over a batch."
-      )
+    check_shape(value, (dim,))
     seed_key, direction_key = jax.random.split(key)
     seed = projections.draw_seed(seed_key, projection.seed_words)
     return ProjUnitReport(

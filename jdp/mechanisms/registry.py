@@ -71,26 +71,14 @@ class RegisteredMechanism(NamedTuple):
 _MECHANISMS: dict[str, RegisteredMechanism] = {}
 
 
-def _unit_radius(setting: Setting) -> float:
-  del setting
-  return 1.0
-
-
-def _no_statistics(
-  mechanism: LocalMechanism, difference: np.ndarray
-) -> dict[str, Callable[[Report], jax.Array]]:
-  del mechanism, difference
-  return {}
-
-
 def register(
   name: str,
   make: Callable[[Setting], LocalMechanism],
   *,
   factory: Callable[..., LocalMechanism] | None = None,
-  radius: Callable[[Setting], float] = _unit_radius,
+  radius: Callable[[Setting], float] = lambda setting: 1.0,
   smallest_dim: int = 2,
-  statistics: Statistics = _no_statistics,
+  statistics: Statistics = lambda mechanism, difference: {},
   estimates_directions: bool = False,
   projects: bool = False,
   shares_projection: bool = False,
