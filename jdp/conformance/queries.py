@@ -22,20 +22,11 @@ from jdp.ledger import Ledger
 from jdp.queries import SumQuery
 
 _LEAST_VARIANCE = 1e-12  # replaces the zero variance of numbers without noise
+_RECORDS = ("present", "opposite", "NaN", "infinite")  # of the victim
 _NEIGHBOURS = {
-  Relation.ADD_REMOVE: (
-    ("present", "absent"),
-    ("opposite", "absent"),
-    ("NaN", "absent"),
-    ("infinite", "absent"),
-  ),
-  Relation.ZERO_OUT: (
-    ("present", "null"),
-    ("opposite", "null"),
-    ("NaN", "null"),
-    ("infinite", "null"),
-  ),
-  Relation.REPLACE_ONE: (("present", "opposite"), ("present", "NaN"), ("present", "infinite")),
+  Relation.ADD_REMOVE: tuple((record, "absent") for record in _RECORDS),
+  Relation.ZERO_OUT: tuple((record, "null") for record in _RECORDS),
+  Relation.REPLACE_ONE: tuple(("present", record) for record in _RECORDS[1:]),
 }
 
 

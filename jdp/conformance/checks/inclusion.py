@@ -152,16 +152,15 @@ def _compared(part: Sampling, count: Count, error: float) -> Finding:
   # Twice a tail at most, and a union bound over all counts of the check.
   likely = np.minimum(below, above) * 2 * count.times.size
   worst = np.unravel_index(np.argmin(likely), likely.shape)
+  exact, witness = bool(np.all(np.isin(p, (0.0, 1.0)))), None
+  if not likely[worst] >= (1.0 if exact else error):
+    witness = Witness(
+      f"{count.name.format(worst[-1])}, {count.trials} times",
+      f"{count.trials * p[worst]:.6g} expected",
+      f"{count.times[worst]} found",
+      _CONSEQUENCE,
+    )
   note = f"{count.times.size} counts of {count.trials} trials"
-  exact = bool(np.all(np.isin(p, (0.0, 1.0))))
-  if likely[worst] >= (1.0 if exact else error):
-    return finding(part, check, None, false_failure=0.0 if exact else error, note=note)
-  witness = Witness(
-    f"{count.name.format(worst[-1])}, {count.trials} times",
-    f"{count.trials * p[worst]:.6g} expected",
-    f"{count.times[worst]} found",
-    _CONSEQUENCE,
-  )
   return finding(part, check, witness, false_failure=0.0 if exact else error, note=note)
 
 

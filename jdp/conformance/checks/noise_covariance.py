@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
@@ -52,35 +52,34 @@ def check_noise(part: Noise, seed: int = 0, *, error: float = 1e-6) -> list[Find
   ['failed', 'passed', 'failed']
   """
   _validate.in_range(1e-300, 0.5, error=error)
-  return [
-    *_checked_runs(part, part.draw, seed, error, ""),
-    *_checked_runs(part, part.resumed, seed, error, ", resumed"),
-  ]
+  found = _checked_runs(part, part.draw, seed, error)
+  if part.resumed is None:
+    again = [not_applicable(part, check, "no resumption is wrapped") for check in _CHECKS]
+  else:
+    again = _checked_runs(part, part.resumed, seed, error)
+  return [*found, *(own._replace(check=f"{own.check}, resumed") for own in again)]
 
 
 def _checked_runs(
-  part: Noise, draw: Callable[[int], ArrayLike] | None, seed: int, error: float, after: str
+  part: Noise, draw: Callable[[int], ArrayLike], seed: int, error: float
 ) -> list[Finding]:
   """The findings about runs of two seeds."""
-  checks = [f"{check}{after}" for check in _CHECKS]
-  if draw is None:
-    return [not_applicable(part, check, "no resumption is wrapped") for check in checks]
   try:
-    runs = [draw(seed + i) for i in range(2)]
+    drawn = [draw(seed + i) for i in range(2)]
   except Exception as own_error:  # of any type, from another library
-    return [raised(part, check, own_error) for check in checks]
-  own, other = (_drawn(part, run) for run in runs)
-  if not np.all(np.isfinite([own, other])):
+    return [raised(part, check, own_error) for check in _CHECKS]
+  runs = [_drawn(part, run) for run in drawn]
+  if not np.all(np.isfinite(runs)):
     why = "the noise is not finite"
     return [
-      finding(part, checks[0], _not_finite(own, other)),
-      *(not_applicable(part, check, why) for check in checks[1:]),
+      finding(part, _CHECKS[0], _not_finite(runs)),
+      *(not_applicable(part, check, why) for check in _CHECKS[1:]),
     ]
-  white, other_white = (_whitened(part, run) for run in (own, other))
+  white = [_whitened(part, run) for run in runs]
   return [
-    _covariance(part, own, white, error, after),
-    _distribution(part, white, error, after),
-    _reuse(part, own, other, (white, other_white), error, after),
+    _covariance(part, white[0], runs[0].size, error),
+    _distribution(part, white[0], error),
+    _reuse(part, runs, white, error),
   ]
 
 
@@ -96,7 +95,7 @@ def _drawn(part: Noise, noise: ArrayLike) -> np.ndarray:
   return noise
 
 
-def _not_finite(*runs: np.ndarray) -> Witness:
+def _not_finite(runs: Sequence[np.ndarray]) -> Witness:
   noise = np.concatenate([np.ravel(run) for run in runs])
   number = np.count_nonzero(~np.isfinite(noise))
   return Witness(
@@ -125,23 +124,22 @@ def _row_names(part: Noise) -> list[str]:
   ]
 
 
-def _covariance(
-  part: Noise, noise: np.ndarray, white: np.ndarray, error: float, after: str
-) -> Finding:
+def _covariance(part: Noise, white: np.ndarray, size: int, error: float) -> Finding:
   names = _row_names(part)
   number = len(names) ** 2 + 1  # rows, sums and differences of two rows, and all numbers together
   witness = _wrong_size(part, white, error / number) or _wrong_direction(
     white, names, error / number
   )
   seen = 1 - math.sqrt(scipy.stats.chi2.ppf(error / number / 2, white.size) / white.size)
-  note = f"{noise.size} numbers; a deviation {100 * seen:.2g} % low would be seen"
-  return finding(part, f"covariance{after}", witness, false_failure=error, note=note)
+  note = f"{size} numbers; a deviation {100 * seen:.2g} % low would be seen"
+  return finding(part, "covariance", witness, false_failure=error, note=note)
 
 
 def _wrong_size(part: Noise, white: np.ndarray, error: float) -> Witness | None:
   """The witness of a variance that is wrong over all numbers together."""
   total = float(np.sum(white * white))
-  if _chi_squared(total, white.size, error):
+  law = scipy.stats.chi2(white.size)
+  if min(law.cdf(total), law.sf(total)) >= error / 2:
     return None
   ratio = math.sqrt(total / white.size)
   expected = math.sqrt(part.covariance[0, 0])
@@ -185,7 +183,7 @@ def _wrong_direction(white: np.ndarray, names: list[str], error: float) -> Witne
   )
 
 
-def _distribution(part: Noise, white: np.ndarray, error: float, after: str) -> Finding:
+def _distribution(part: Noise, white: np.ndarray, error: float) -> Finding:
   """No tail has too few or too many numbers."""
   share = error / (4 * len(_TAILS))  # two sides, too few or too many
   witness = None
@@ -202,26 +200,21 @@ def _distribution(part: Noise, white: np.ndarray, error: float, after: str) -> F
         "The noise is not normal: the epsilon of normal noise is not that of this release.",
       )
   note = f"tails of up to {_TAILS[-1]:g} deviations"
-  return finding(part, f"distribution{after}", witness, false_failure=error, note=note)
+  return finding(part, "distribution", witness, false_failure=error, note=note)
 
 
 def _reuse(
-  part: Noise,
-  own: np.ndarray,
-  other: np.ndarray,
-  white: tuple[np.ndarray, np.ndarray],
-  error: float,
-  after: str,
+  part: Noise, runs: Sequence[np.ndarray], white: Sequence[np.ndarray], error: float
 ) -> Finding:
   """No two arrays, of one run or of runs with two seeds, are equal, even after a shift."""
-  witness = _equal_arrays(part, own, other) or _moved_rows(part, np.concatenate(white), error)
-  note = f"{2 * own.shape[0] * own.shape[1]} arrays of two seeds"
-  return finding(part, f"reuse{after}", witness, false_failure=error, note=note)
+  witness = _equal_arrays(part, runs) or _moved_rows(part, np.concatenate(white), error)
+  note = f"{2 * len(part.covariance) * len(part.blocks)} arrays of two seeds"
+  return finding(part, "reuse", witness, false_failure=error, note=note)
 
 
-def _equal_arrays(part: Noise, own: np.ndarray, other: np.ndarray) -> Witness | None:
+def _equal_arrays(part: Noise, runs: Sequence[np.ndarray]) -> Witness | None:
   seen: dict[bytes, str] = {}
-  for run, noise in (("", own), (_NEXT_SEED, other)):
+  for run, noise in zip(("", _NEXT_SEED), runs, strict=True):
     for t, block in itertools.product(range(noise.shape[0]), range(noise.shape[1])):
       name, data = f"round {t}, {part.blocks[block]}{run}", noise[t, block].tobytes()
       if data in seen:
@@ -258,9 +251,3 @@ def _moved_rows(part: Noise, rows: np.ndarray, error: float) -> Witness | None:
     f"correlation {agreement:.3g}",
     "Noise comes twice: whoever subtracts one release from the other removes it.",
   )
-
-
-def _chi_squared(total: float, degrees: int, error: float) -> bool:
-  """Whether a sum of squares is within the limits that it leaves with probability `error`."""
-  tail = min(scipy.stats.chi2.cdf(total, degrees), scipy.stats.chi2.sf(total, degrees))
-  return bool(tail >= error / 2)
