@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -56,10 +56,10 @@ def keyed(loss: Loss) -> Callable[[PyTree, Examples, jax.Array], jax.Array]:
 MOST_PARAMETERS, LARGEST_SIZE, MOST_LAYERS = 2**38, 2**24, 2**12
 
 
-def check_sizes(**sizes: int) -> None:
-  """Refuses a size of a layer that is not in [1, 2^24]."""
-  _validate.integer(1, **sizes)
-  _validate.in_range(1, LARGEST_SIZE, **sizes)
+def check_sizes(least: int, **sizes: int) -> None:
+  """Refuses a size of a layer that is not in [least, 2^24]."""
+  _validate.integer(least, **sizes)
+  _validate.in_range(least, LARGEST_SIZE, **sizes)
 
 
 def check_input_shape(input_shape: tuple[int, ...], most: int = LARGEST_SIZE) -> None:
@@ -95,6 +95,16 @@ def check_parameters(params: PyTree) -> None:
     raise ValueError(
       f"Expected parameters of float32, got {', '.join(others) or 'none'}; keep other numbers out "
       "of the parameters."
+    )
+
+
+def refuse_statistics(layers: Iterable[str]) -> None:
+  """Refuses a module if there are layers that keep statistics of batches."""
+  named = sorted(set(layers))
+  if named:
+    raise ValueError(
+      f"Expected a module without statistics of batches, got some in {', '.join(named)}: they mix "
+      "examples, padding too, and no query makes them private; use GroupNorm or LayerNorm."
     )
 
 
@@ -141,6 +151,12 @@ def mean_of_counting(values: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
+def batch_within(batch_size: int, examples: Examples) -> int:
+  """The batch size, at most the number of examples."""
+  _validate.integer(1, batch_size=batch_size)
+  return min(batch_size, max(1, len(examples.labels)))
+
+
 @checked
 def accuracy(
   model: Model, params: PyTree, examples: Examples, *, batch_size: int = 1000
@@ -158,8 +174,5 @@ def accuracy(
     inputs, labels, mask = example
     return jnp.where(jnp.argmax(model.apply(params, inputs[None])[0]) == labels, mask, 0.0)
 
-  _validate.integer(1, batch_size=batch_size)
-  batch_size = min(batch_size, max(1, len(examples.labels)))
-  return jnp.sum(jax.lax.map(correct, tuple(examples), batch_size=batch_size)) / jnp.sum(
-    examples.mask
-  )
+  right = jax.lax.map(correct, tuple(examples), batch_size=batch_within(batch_size, examples))
+  return jnp.sum(right) / jnp.sum(examples.mask)

@@ -16,10 +16,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate
 from jdp._arguments import checked
-from jdp.models.base import Model, check_input_shape, check_sizes, mean_of_counting
-from jdp.models.cnn import Conv
+from jdp.models.base import Model, check_sizes, mean_of_counting
+from jdp.models.cnn import Conv, with_channels
 
 PyTree = Any
 
@@ -183,19 +182,9 @@ def batch_norm_cnn(input_shape: tuple[int, ...], num_classes: int) -> Normalised
   >>> logits.shape, {name: u.shape for name, u in normalised.items()}
   ((2, 10), {'Conv_0': (2, 4, 4, 16), 'Dense_0': (2, 32)})
   """
-  _validate.integer(2, num_classes=num_classes)
-  check_sizes(num_classes=num_classes)
-  check_input_shape(input_shape)
-  if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 4:
-    raise ValueError(
-      f"Expected images of at least 4 x 4 pixels, got input_shape {input_shape}; scale them up, or "
-      "take a model for inputs of that shape."
-    )
-  height, width, channels = (*input_shape, 1)[:3]
+  check_sizes(2, num_classes=num_classes)
+  images = with_channels(input_shape, 4, "scale them up, or take a model for inputs of that shape")
   network = _BatchNormCNN(num_classes)
-
-  def images(inputs):
-    return inputs.reshape(inputs.shape[0], height, width, channels)
 
   def init_statistics():
     sizes = {"Conv_0": _CONVOLVED, "Dense_0": _HIDDEN}

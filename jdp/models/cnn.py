@@ -5,12 +5,13 @@ convolution per client, and XLA computes these one by one on CPU. Written as pat
 product, they stay one batched product, which is 3 to 20 times faster there.
 """
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdp import _validate
 from jdp._arguments import checked
 from jdp.models.base import Model, check_input_shape, check_sizes
 from jdp.models.products import product
@@ -78,6 +79,29 @@ class _SmallCNN(nn.Module):
     return nn.Dense(self.num_classes)(x)
 
 
+def with_channels(
+  input_shape: tuple[int, ...], least: int, otherwise: str
+) -> Callable[[jax.Array], jax.Array]:
+  """The function that gives images [n, *input_shape] an axis of channels if they have none.
+
+  Args:
+    input_shape: (height, width) or (height, width, channels).
+    least: the least height and width.
+    otherwise: what to do with other inputs, for the message.
+
+  Raises:
+    ValueError: if inputs are of another shape, or the images are too small or too large.
+  """
+  check_input_shape(input_shape)
+  if len(input_shape) not in (2, 3) or min(input_shape[:2]) < least:
+    raise ValueError(
+      f"Expected images of at least {least} x {least} pixels, got input_shape {input_shape}; "
+      f"{otherwise}."
+    )
+  shape = (*input_shape, 1)[:3]
+  return lambda inputs: inputs.reshape(inputs.shape[0], *shape)
+
+
 @checked
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   """Two convolutions and two dense layers, the architecture of TensorFlow Privacy's MNIST tutorial.
@@ -96,19 +120,9 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> Model:
   >>> sum(x.size for x in jax.tree.leaves(model.init(jax.random.key(0))))
   26010
   """
-  _validate.integer(2, num_classes=num_classes)
-  check_sizes(num_classes=num_classes)
-  check_input_shape(input_shape)
-  if len(input_shape) not in (2, 3) or min(input_shape[:2]) < 16:
-    raise ValueError(
-      f"Expected images of at least 16 x 16 pixels, got input_shape {input_shape}; use "
-      "logistic_regression."
-    )
-  height, width, channels = (*input_shape, 1)[:3]
+  check_sizes(2, num_classes=num_classes)
+  images = with_channels(input_shape, 16, "use logistic_regression")
   network = _SmallCNN(num_classes)
-
-  def images(inputs):
-    return inputs.reshape(inputs.shape[0], height, width, channels)
 
   def init(key):
     return network.init(key, images(jnp.zeros((1, *input_shape))))["params"]

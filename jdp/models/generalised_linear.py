@@ -109,8 +109,7 @@ def glm(family: str, input_shape: tuple[int, ...], num_outputs: int = 1) -> GLM:
   [[-0.5, -0.25]]
   """
   _validate.one_of(tuple(FAMILIES), family=family)
-  _validate.integer(2 if family == "multinomial" else 1, num_outputs=num_outputs)
-  check_sizes(num_outputs=num_outputs)
+  check_sizes(2 if family == "multinomial" else 1, num_outputs=num_outputs)
   check_input_shape(input_shape)
   if family != "multinomial" and num_outputs != 1:
     raise ValueError(

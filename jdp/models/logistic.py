@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdp import _validate
 from jdp._arguments import checked
 from jdp.models.base import Model, check_input_shape, check_sizes
 
@@ -38,8 +37,7 @@ def logistic_regression(input_shape: tuple[int, ...], num_classes: int) -> Model
   >>> params["w"].shape, model.apply(params, jnp.ones((2, 8, 8))).shape
   ((10, 64), (2, 10))
   """
-  _validate.integer(2, num_classes=num_classes)
-  check_sizes(num_classes=num_classes)
+  check_sizes(2, num_classes=num_classes)
   check_input_shape(input_shape)
   features, layer = math.prod(input_shape), ClassesFirst(num_classes)
 

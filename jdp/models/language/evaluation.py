@@ -10,6 +10,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import Examples
 from jdp.data.vocabulary import BOS, EOS, SPECIAL, UNK, Vocabulary
+from jdp.models.base import batch_within
 from jdp.models.language.recurrent import LanguageModel, tokens
 from jdp.models.language.word_losses import cross_entropies
 
@@ -68,16 +69,10 @@ def language_metrics(
       jnp.sum(counts),
     )
 
-  sums = jax.tree.map(jnp.sum, jax.lax.map(one, examples, batch_size=_batch(batch_size, examples)))
-  right, num_words, loss, num_tokens = sums
+  by_sequence = jax.lax.map(one, examples, batch_size=batch_within(batch_size, examples))
+  right, num_words, loss, num_tokens = jax.tree.map(jnp.sum, by_sequence)
   accuracies = {f"accuracy_top{top}": right[top] / jnp.maximum(num_words, 1.0) for top in TOPS}
   return {**accuracies, "perplexity": jnp.exp(loss / jnp.maximum(num_tokens, 1.0))}
-
-
-def _batch(batch_size: int, examples: Examples) -> int:
-  """The batch size, at most the number of examples."""
-  _validate.integer(1, batch_size=batch_size)
-  return min(batch_size, max(1, len(examples.labels)))
 
 
 def _offered(logits: jax.Array) -> jax.Array:
@@ -142,7 +137,8 @@ def head_words(
     places = jax.nn.one_hot(size, predictions + 1, dtype=jnp.int32)
     return jnp.sum(places, axis=1, where=counts[None, :, None] > 0)
 
-  return jnp.sum(jax.lax.map(one, examples, batch_size=_batch(batch_size, examples)), axis=0)
+  by_sequence = jax.lax.map(one, examples, batch_size=batch_within(batch_size, examples))
+  return jnp.sum(by_sequence, axis=0)
 
 
 @checked

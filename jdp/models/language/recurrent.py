@@ -101,7 +101,7 @@ def language_model(
   1346336
   """
   _validate.integer(len(SPECIAL) + 1, vocabulary_size=vocabulary_size)
-  check_sizes(vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
+  check_sizes(1, vocabulary_size=vocabulary_size, embedding=embedding, hidden=hidden)
   cell = nn.OptimizedLSTMCell(hidden)
 
   def init(key):

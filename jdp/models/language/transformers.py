@@ -135,12 +135,12 @@ def transformer(
   (3, 16, 1000)
   """
   _validate.integer(len(SPECIAL) + 1, vocabulary_size=vocabulary_size)
-  check_sizes(vocabulary_size=vocabulary_size, max_length=max_length)
-  check_sizes(width=width, num_heads=num_heads)
+  check_sizes(1, vocabulary_size=vocabulary_size, max_length=max_length)
+  check_sizes(1, width=width, num_heads=num_heads)
   _validate.integer(1, num_layers=num_layers)
   _validate.in_range(1, MOST_LAYERS, num_layers=num_layers)
   if adapter_rank is not None:
-    check_sizes(adapter_rank=adapter_rank)
+    check_sizes(1, adapter_rank=adapter_rank)
   if width % num_heads:
     raise ValueError(
       f"Expected num_heads to divide the width {width}, got {num_heads}; give a divisor."

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jdp._arguments import checked
-from jdp.models.base import Model, check_parameters, tried_on
+from jdp.models.base import Model, check_parameters, refuse_statistics, tried_on
 
 
 @checked
@@ -44,16 +44,11 @@ def from_equinox(
 
   make = _maker(eqx, module)
   made = eqx.filter_eval_shape(make, jax.random.key(0))
-  stateful = [
+  refuse_statistics(
     type(layer).__name__
     for layer in jax.tree.leaves(made, is_leaf=lambda x: isinstance(x, eqx.nn.StatefulLayer))
     if isinstance(layer, eqx.nn.StatefulLayer)
-  ]
-  if stateful:
-    raise ValueError(
-      f"Expected a module without statistics of batches, got {', '.join(sorted(set(stateful)))}: "
-      "they mix examples, and no query makes them private; use GroupNorm or LayerNorm."
-    )
+  )
   takes_key = "key" in inspect.signature(made.__call__).parameters
   # The untrained part may hold arrays, so it is made once, with a fixed key.
   params, constants = eqx.partition(make(jax.random.key(0)), eqx.is_inexact_array)

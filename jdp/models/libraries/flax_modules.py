@@ -1,7 +1,7 @@
 """Models from flax modules, linen or nnx."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jdp._arguments import checked
-from jdp.models.base import Model, check_parameters, tried_on
+from jdp.models.base import Model, check_parameters, refuse_statistics, tried_on
 
 PyTree = Any
 # How a linen module is told that it trains: the argument's name, and its value in training.
@@ -89,7 +89,7 @@ def _from_linen(module: nn.Module, example: jax.ShapeDtypeStruct) -> Model:
   with tried_on(example):
     outputs, made = jax.eval_shape(first, jax.random.key(0))
   _check_predictions(outputs, example)
-  _refuse_state(
+  refuse_statistics(
     "/".join(str(part.key) for part in path[1:-1]) or path[0].key
     for path, _ in jax.tree.leaves_with_path({k: v for k, v in made.items() if k != "params"})
   )
@@ -127,7 +127,7 @@ def _from_nnx(make: Callable[[nnx.Rngs], nnx.Module]) -> Model:
   graph, params, others = shapes
   if jax.tree.leaves(others):  # most networks have only parameters
     others = jax.jit(lambda: parts()[2])()
-  _refuse_state(
+  refuse_statistics(
     "/".join(map(str, path[:-1]))
     for path, variable in nnx.to_flat_state(others)
     if isinstance(variable, nnx.BatchStat)
@@ -170,13 +170,3 @@ def _with_keys(state: nnx.State, key: jax.Array) -> nnx.State:
     return variable
 
   return nnx.from_flat_state([(path, renewed(variable)) for path, variable in flat])
-
-
-def _refuse_state(layers: Iterable[str]) -> None:
-  """Refuses a module whose layers keep statistics of batches."""
-  named = sorted(set(layers))
-  if named:
-    raise ValueError(
-      f"Expected a module without statistics of batches, got some in {', '.join(named)}: they mix "
-      "examples, padding too, and no query makes them private; use GroupNorm or LayerNorm."
-    )
