@@ -192,7 +192,8 @@ def _kind(hint: Any) -> _Kind:
     return _KINDS[hint]
   members, origin = _members(hint), typing.get_origin(hint)
   if origin is Annotated:
-    return _annotated(hint.__metadata__[0])
+    note = hint.__metadata__[0]
+    return _axes(note) if isinstance(note, Axes) else _instance(note)
   if len(members) > 1:
     return _either(_kinds_of(members))
   if isinstance(hint, TypeVar) and hint.__constraints__:
@@ -229,13 +230,6 @@ def _kinds_of(members: tuple[Any, ...]) -> list[_Kind]:
     return kinds
   # In a union with a number, an array must be of an array type, never a NumPy scalar.
   return [_STRICT_ARRAY] * (_ARRAY in kinds) + [kind for kind in kinds if kind is not _ARRAY]
-
-
-def _annotated(note: Any) -> _Kind:
-  """The kind that the note of an `Annotated` asks for."""
-  if isinstance(note, Axes):
-    return _axes(note)
-  return _TREE if note == _TREE.expected else _instance(note)
 
 
 def _axes(axes: Axes) -> _Kind:
@@ -307,19 +301,17 @@ def _instance(cls: Any) -> _Kind:
   """The instances of a class. A protocol takes any callable, a named tuple what has its fields."""
   if issubclass(cls, enum.Enum):
     return _enum(cls)
-  article = "an" if cls.__name__[0] in "AEIOU" else "a"
+  expected = f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
   if getattr(cls, "_is_protocol", False):
-    return _Kind(f"{article} {cls.__name__}", callable)
+    return _Kind(expected, callable)
   if hasattr(cls, "_fields"):
     needed = [name for name in cls._fields if name not in cls._field_defaults]
     return _Kind(
-      f"{article} {cls.__name__}",
+      expected,
       lambda value: isinstance(value, cls) or all(hasattr(value, name) for name in needed),
       settled=frozenset([cls]),
     )
-  return _Kind(
-    f"{article} {cls.__name__}", lambda value: isinstance(value, cls), settled=frozenset([cls])
-  )
+  return _Kind(expected, lambda value: isinstance(value, cls), settled=frozenset([cls]))
 
 
 def _enum(cls: type[enum.Enum]) -> _Kind:
@@ -419,7 +411,6 @@ _FUNCTION = _Kind("a function", callable)
 _ARRAY = _Kind("an array", _is_array_like)
 _STRICT_ARRAY = _Kind("an array", lambda value: isinstance(value, jax.Array | np.ndarray))
 _ARRAY_LIKE = _Kind("an array", _is_array_like, settled=frozenset([np.int32, float]))
-_TREE = _Kind("a pytree of arrays", _is_tree)
 _KEY = _Kind("a key of jax.random", _is_key)
 _KEY_TREE = _Kind("a pytree of keys of jax.random", _is_key_tree)
 _NONE = _Kind("None", lambda value: value is None, settled=frozenset([types.NoneType]))
@@ -443,6 +434,7 @@ _KINDS: dict[Any, _Kind] = {
   Any: _ANYTHING,
   object: _ANYTHING,
   Callable: _FUNCTION,
+  Arrays: _Kind("a pytree of arrays", _is_tree),
   jax.Array: _ARRAY,
   np.ndarray: _ARRAY,
   ArrayLike: _ARRAY_LIKE,
