@@ -13,7 +13,7 @@ import numpy as np
 from jdp._arguments import checked
 from jdp.data.clients import Examples, examples
 from jdp.data.datasets import Dataset
-from jdp.data.files import first_file, lines
+from jdp.data.files import inner_folder, lines, plain_or_gzipped
 
 _FIELDS = 15
 _LABELS = {"<=50K": 0, ">50K": 1}
@@ -57,18 +57,13 @@ def adult(data_dir: str | pathlib.Path) -> Dataset:
     FileNotFoundError: if a file is missing.
     ValueError: if a file is not such a table.
   """
-  folder = pathlib.Path(data_dir)
-  if (folder / "adult").is_dir():
-    folder = folder / "adult"
+  folder = inner_folder(data_dir, "adult")
   return Dataset(_read(folder, "adult.data"), _read(folder, "adult.test"), 2)
 
 
 def _read(folder: pathlib.Path, name: str) -> Examples:
   """The people of one file."""
-  path = first_file(
-    [folder / name, folder / f"{name}.gz"],
-    f"Expected {name} or {name}.gz in {folder}; put UCI's files there, or name another folder.",
-  )
+  path = plain_or_gzipped(folder, name, "UCI's")
   places = {column: names.split() for column, names in _CATEGORIES.items()}
   features, labels = [], []
   rows = csv.reader(lines(path), skipinitialspace=True, strict=True)

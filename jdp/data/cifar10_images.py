@@ -7,7 +7,7 @@ import numpy as np
 from jdp._arguments import checked
 from jdp.data.clients import Examples, examples
 from jdp.data.datasets import Dataset
-from jdp.data.files import first_file, open_data, size_limit
+from jdp.data.files import first_file, inner_folder, open_data, size_limit
 
 _SHAPE, _CLASSES = (3, 32, 32), 10
 _RECORD = 1 + 3 * 32 * 32  # bytes: the class, then the planes of red, green and blue
@@ -29,10 +29,7 @@ def cifar10(data_dir: str | pathlib.Path) -> Dataset:
     FileNotFoundError: if a file is missing.
     ValueError: if a file is not in that format, or a class is above 9.
   """
-  folder = pathlib.Path(data_dir)
-  inner = folder / "cifar-10-batches-bin"
-  if inner.is_dir():
-    folder = inner
+  folder = inner_folder(data_dir, "cifar-10-batches-bin")
 
   def needed(name: str) -> pathlib.Path:
     return first_file(

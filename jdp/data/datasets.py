@@ -12,7 +12,7 @@ from jdp import _distribution
 from jdp._arguments import checked
 from jdp.data.casts import whole_numbers
 from jdp.data.clients import Examples, examples
-from jdp.data.files import first_file, open_data, read_arrays, size_limit
+from jdp.data.files import inner_folder, open_data, plain_or_gzipped, read_arrays, size_limit
 
 
 class Dataset(NamedTuple):
@@ -73,9 +73,7 @@ def mnist(data_dir: str | pathlib.Path) -> Dataset:
     ValueError: if a file is not in IDX format, a label is not a digit, or the files disagree in
       length or shape. Also if there is not one writer, a whole number, for each training image.
   """
-  folder = pathlib.Path(data_dir)
-  if os.path.isdir(folder / "mnist"):
-    folder = folder / "mnist"
+  folder = inner_folder(data_dir, "mnist")
   train, test = (_labelled_images(folder, part) for part in ("train", "t10k"))
   if train.inputs.shape[1:] != test.inputs.shape[1:]:
     raise ValueError(
@@ -120,7 +118,8 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 def _labelled_images(folder: pathlib.Path, part: str) -> Examples:
   """The images and labels of a part of MNIST, "train" or "t10k"."""
-  paths = [_idx_file(folder, f"{part}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
+  names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+  paths = [plain_or_gzipped(folder, name, "MNIST's IDX") for name in names]
   images, labels = map(read_idx, paths)
   if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
     raise ValueError(
@@ -141,12 +140,3 @@ def _writers(path: pathlib.Path, count: int) -> np.ndarray:
       f"Expected a writer for each of {count} images in {path}, got shape {groups.shape}."
     )
   return groups
-
-
-def _idx_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """The path of MNIST's file of this name, gzip'd or not."""
-  return first_file(
-    [folder / name, folder / f"{name}.gz"],
-    f"Expected {name} or {name}.gz in {folder}; put MNIST's IDX files there, or name another "
-    "folder.",
-  )

@@ -30,6 +30,24 @@ def first_file(candidates: Sequence[pathlib.Path], missing: str) -> pathlib.Path
   raise FileNotFoundError(missing)
 
 
+def inner_folder(data_dir: str | pathlib.Path, name: str) -> pathlib.Path:
+  """The folder of this name in `data_dir`, or `data_dir` itself if there is none."""
+  folder = pathlib.Path(data_dir)
+  return folder / name if os.path.isdir(folder / name) else folder
+
+
+def plain_or_gzipped(folder: pathlib.Path, name: str, whose: str) -> pathlib.Path:
+  """The path of a data set's file of this name in a folder, gzip'd or not.
+
+  Raises:
+    FileNotFoundError: if there is none. The message says whose files belong there.
+  """
+  return first_file(
+    [folder / name, folder / f"{name}.gz"],
+    f"Expected {name} or {name}.gz in {folder}; put {whose} files there, or name another folder.",
+  )
+
+
 def size_limit(path: pathlib.Path) -> int:
   """How many bytes of data may be read from a file.
 

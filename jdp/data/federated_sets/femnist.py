@@ -9,7 +9,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.federated_sets.leaf import leaf_users
 from jdp.data.federated_sets.tff import Feature, tff_users
-from jdp.data.files import first_file
+from jdp.data.files import first_file, inner_folder
 from jdp.data.sources.on_disk import UsersOnDisk
 
 _SHAPE, _CLASSES, _DIGITS = (28, 28), 62, 10
@@ -81,8 +81,8 @@ class _OtherImages(Exception):  # noqa: N818  # never leaves this module
 def _leaf_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   """LEAF's files of a split; none if the path is another kind of file."""
   if path.is_dir():
-    folder = path / split if (path / split).is_dir() else path
-    return sorted(file for file in folder.iterdir() if file.name.endswith(_LEAF))
+    files = inner_folder(path, split).iterdir()
+    return sorted(file for file in files if file.name.endswith(_LEAF))
   return [path] if path.name.endswith(_LEAF) and path.is_file() else []
 
 
