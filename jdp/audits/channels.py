@@ -24,7 +24,7 @@ from jdp import _validate
 from jdp._arguments import Matrix, Vector, checked
 from jdp.accounting.local.priv_unit import MAX_DIM
 from jdp.accounting.local.scalar_dp import MAX_LEVELS
-from jdp.audits._shared import Bound
+from jdp.audits._shared import Bound, check_delta
 
 _LENGTHS = 1000  # quantiles of the noise's length that probabilities are averaged over
 
@@ -53,8 +53,7 @@ def channel_epsilon(channel: Matrix, delta: float = 0.0) -> float:
   inf
   """
   channel = _rows(channel)
-  if not 0 <= delta < 1:
-    raise ValueError(f"Expected delta in [0, 1), got {delta}.")
+  check_delta(delta)
   channel = channel[:, np.any(channel > 0, axis=0)]
   if delta == 0:  # No event has a larger ratio than every one of its outcomes.
     with np.errstate(divide="ignore"):

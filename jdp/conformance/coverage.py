@@ -56,9 +56,9 @@ def unaudited(*modules: ModuleType) -> list[str]:
     for kind in types
     if kind not in released
   ]
-  known = {_function(entry.factory) for entry in mechanisms.registered().values()}
-  known |= {_function(query.factory) for query in queries.registered().values()}
-  known |= {_function(sampler.factory) for sampler in samplers.registered().values()}
+  registries: list[Any] = [mechanisms, queries, samplers]
+  entries = [entry for registry in registries for entry in registry.registered().values()]
+  known = {_function(entry.factory) for entry in entries}
   public = {function for module in modules for function in _public_functions(module)}
   made = {function for function in public if _returned(function) in _REGISTERED_TYPES}
   silent = {

@@ -76,7 +76,8 @@ def _of_batch(statistics: Mapping[str, Statistic], batch: Any) -> dict[str, jax.
       prepare = statistic.prepare
       if prepare not in prepared:
         prepared[prepare] = _mapped(prepare)(batch)
-      found[name] = _computed(statistic.compute)(prepared[prepare], statistic.constants)
+      compute = _mapped(statistic.compute, (0, None))
+      found[name] = compute(prepared[prepare], statistic.constants)
     else:
       found[name] = _mapped(statistic)(batch)
   return found
@@ -94,11 +95,8 @@ def _releases(release: Release) -> Callable[[jax.Array, Any], Any]:
   return jax.jit(jax.vmap(release, (0, None)))
 
 
-@functools.lru_cache(maxsize=128)
-def _mapped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-  return jax.jit(jax.vmap(function))
-
-
-@functools.lru_cache(maxsize=128)
-def _computed(compute: Callable[[Any, Any], jax.Array]) -> Callable[[Any, Any], jax.Array]:
-  return jax.jit(jax.vmap(compute, (0, None)))
+@functools.lru_cache(maxsize=256)
+def _mapped(
+  function: Callable[..., Any], axes: tuple[int | None, ...] = (0,)
+) -> Callable[..., Any]:
+  return jax.jit(jax.vmap(function, axes))

@@ -1,6 +1,7 @@
 """Local mechanisms as subjects of audits: any object's `privatize`, and all registered ones."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from jdp.mechanisms import LocalMechanism, registry
 
 Further = Callable[[np.ndarray], Mapping[str, Statistic]]
 
-_HUGE = np.float32(3e38)  # float32 ends at 3.4e38, so its square is infinite
+_HUGE = 3e38  # float32 ends at 3.4e38, so its square is infinite
 
 
 @checked
@@ -57,12 +58,7 @@ def release_subject(
   first, second = np.asarray(first, np.float32), np.asarray(second, np.float32)
   if first.shape != second.shape:
     raise ValueError(f"Expected first and second alike, got shapes {first.shape}, {second.shape}.")
-  outside = {
-    "zero": np.float32(0),
-    "huge": _HUGE,
-    "NaN": np.float32(np.nan),
-    "infinite": np.float32(np.inf),
-  }
+  outside = {"zero": 0.0, "huge": _HUGE, "NaN": math.nan, "infinite": math.inf}
   others = {"half": first / 2} | {
     name: np.full_like(first, value) for name, value in outside.items()
   }
