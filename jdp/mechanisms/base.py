@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jdp.guarantees import AnyGuarantee
+from jdp.guarantees import AnyGuarantee, rounded_up
 
 Key = jax.Array
 Report = Any
@@ -54,6 +54,16 @@ class LocalMechanism(NamedTuple):
   parameters: Any
   privatize_sum: Callable[[Key, jax.Array, jax.Array], jax.Array] | None = None
   noise: float | None = None
+
+
+def check_cost(cost: float, epsilon: float, **pair: float) -> None:
+  """Refuses a pair of a mechanism's constants whose exact epsilon exceeds the one asked for."""
+  if not cost <= epsilon:
+    constants = ", ".join(f"{name} = {value}" for name, value in pair.items())
+    raise ValueError(
+      f"Expected a pair that costs at most epsilon = {epsilon}, got {constants} with an exact "
+      f"epsilon of {rounded_up(cost, 9)}; ask for that epsilon, or leave p out."
+    )
 
 
 def check_shape(value: jax.Array, shape: tuple[int, ...]) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from jdp import random
 from jdp._arguments import checked
 from jdp.accounting.local import priv_unit_linf as cubes
-from jdp.guarantees import PureDP, rounded_up
-from jdp.mechanisms.base import LocalMechanism, check_shape
+from jdp.guarantees import PureDP
+from jdp.mechanisms.base import LocalMechanism, check_cost, check_shape
 from jdp.mechanisms.draws.agreement import count_sampler, random_subset, random_vertex
 from jdp.numerics.vectors import linf_norm
 
@@ -104,11 +104,7 @@ def _choose_cube(dim: int, epsilon: float, kappa: int | None, p: float | None) -
   if p is None:
     return cubes.cube_at(dim, epsilon, kappa)
   cube = cubes.cube_of(dim, kappa, p)
-  if not cube.epsilon <= epsilon:
-    raise ValueError(
-      f"Expected a pair that costs at most epsilon = {epsilon}, got kappa = {kappa}, p = {p} with "
-      f"an exact epsilon of {rounded_up(cube.epsilon, 9)}; ask for that epsilon, or leave p out."
-    )
+  check_cost(cube.epsilon, epsilon, kappa=kappa, p=p)
   return cube
 
 

@@ -12,8 +12,8 @@ from jdp import _validate, random
 from jdp._arguments import checked
 from jdp.accounting.local import priv_unit as caps
 from jdp.accounting.local.threshold import MAX_EPSILON
-from jdp.guarantees import PureDP, rounded_up
-from jdp.mechanisms.base import LocalMechanism, check_shape
+from jdp.guarantees import PureDP
+from jdp.mechanisms.base import LocalMechanism, check_cost, check_shape
 from jdp.mechanisms.draws.cap_height import height_sampler
 from jdp.numerics.dither import dithered
 from jdp.numerics.row_products import precise_dot, row_directions, row_dots, weighted_row_sum
@@ -164,11 +164,7 @@ def _choose_cap(dim: int, epsilon: float, gamma: float | None, p: float | None) 
   if p is None:
     return caps.cap_at(dim, epsilon, gamma)
   cap = caps.cap_of(dim, gamma, p)
-  if not cap.epsilon <= epsilon:
-    raise ValueError(
-      f"Expected a pair that costs at most epsilon = {epsilon}, got gamma = {gamma}, p = {p} with "
-      f"an exact epsilon of {rounded_up(cap.epsilon, 9)}; ask for that epsilon, or leave p out."
-    )
+  check_cost(cap.epsilon, epsilon, gamma=gamma, p=p)
   return cap
 
 

@@ -60,15 +60,11 @@ def scalar_dp(epsilon: float, max_value: float, *, num_levels: int | None = None
   k = grid.num_levels
 
   def encode(key, value):
-    rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     value = jnp.where(value > 0, value, 0.0)  # also 0 for NaN
     position = jnp.minimum(value / max_value, 1.0) * k
     lower = jnp.floor(position)
-    up = jax.random.uniform(rounding_key) < position - lower
-    return _respond(
-      response_key, lower.astype(jnp.int32) + up.astype(jnp.int32), k, grid.log_lie_probability
-    )
+    return _respond(key, lower, position - lower, k, grid.log_lie_probability)
 
   def decode(report):
     return jnp.float32(grid.a) * (report.astype(jnp.float32) - jnp.float32(grid.b))
@@ -126,29 +122,29 @@ def scalar_rel_dp(
   estimates = np.array(grid.estimates, np.float32)
 
   def encode(key, value):
-    rounding_key, response_key = jax.random.split(key)
     value = jnp.asarray(value, jnp.float32)
     value = jnp.where(value > 0, jnp.minimum(value, levels[-1]), 0.0)  # also 0 for NaN
     inner = vary_like(jnp.asarray(levels[1:-1]), value)  # JAX searches it in a loop
     lower = jnp.searchsorted(inner, value, side="right")
     low, high = jnp.asarray(levels)[lower], jnp.asarray(levels)[lower + 1]
-    up = jax.random.uniform(rounding_key) < (value - low) / (high - low)
-    return _respond(
-      response_key,
-      lower.astype(jnp.int32) + up.astype(jnp.int32),
-      num_levels,
-      grid.log_lie_probability,
-    )
+    share = (value - low) / (high - low)
+    return _respond(key, lower, share, num_levels, grid.log_lie_probability)
 
   return _mechanism(grid, encode, lambda report: jnp.asarray(estimates)[report])
 
 
-def _respond(key: jax.Array, level: jax.Array, k: int, log_lie_probability: float) -> jax.Array:
-  """Randomised response on 0..k: the level or, with the probability of a lie, another one.
+def _respond(
+  key: jax.Array, lower: jax.Array, share: jax.Array, k: int, log_lie_probability: float
+) -> jax.Array:
+  """Randomised response on 0..k: a level or, with the probability of a lie, another one.
 
-  The other one is uniform among the rest.
+  The level is `lower` or, with probability `share`, the next one. The other one is uniform among
+  the rest.
   """
-  lie_key, other_key = jax.random.split(key)
+  rounding_key, response_key = jax.random.split(key)
+  up = jax.random.uniform(rounding_key) < share
+  level = lower.astype(jnp.int32) + up.astype(jnp.int32)
+  lie_key, other_key = jax.random.split(response_key)
   other = jax.random.randint(other_key, (), 0, k)
   # Skip the level itself: the k numbers 0..k-1 stand for the k other levels.
   other = jnp.where(other >= level, other + 1, other)
