@@ -6,7 +6,6 @@ The array takes memory for the examples alone, not for padding between users.
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,7 @@ from jdp.data.casts import whole_numbers
 from jdp.data.clients import Array, Examples, checked_users
 
 
-@partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["examples", "starts", "counts", "identities"],
-  meta_fields=["width", "declared"],
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedUsers:
   """The examples of many users, a pytree.
@@ -41,9 +36,9 @@ class PackedUsers:
   examples: Examples
   starts: Array
   counts: Array
-  width: int
+  width: int = dataclasses.field(metadata={"static": True})
   identities: tuple[Array, ...] = ()
-  declared: bool = False
+  declared: bool = dataclasses.field(default=False, metadata={"static": True})
 
   def user(self, number: jax.Array) -> Examples:
     """One user's examples, padded with zeros to `width`.

@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -47,7 +46,7 @@ float64 = _jax.enable_x64 if hasattr(jax, "enable_x64") else _jax.experimental.e
 _REDUCES_FLOAT64 = jax.__version_info__ >= (0, 8)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("value", "remainder"), meta_fields=())
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Compensated:
   """A sum that was not rounded: value + remainder. As a NumPy array it is rounded.
@@ -74,11 +73,7 @@ class Compensated:
     return np.asarray(self.value, dtype)
 
 
-@partial(
-  jax.tree_util.register_dataclass,
-  data_fields=("left", "right", "numbers", "rows"),
-  meta_fields=("shape",),
-)
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Product:
   """A matrix left^T right that is not multiplied out: the sum of many is one product.
@@ -95,7 +90,7 @@ class Product:
 
   left: jax.Array | None
   right: jax.Array | None
-  shape: tuple[int, ...]
+  shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
   numbers: jax.Array | None = None
   rows: jax.Array | None = None
 
