@@ -193,8 +193,10 @@ def text_users(
     raise ValueError(
       f"Expected users with at least {least} tokens, got none; take fewer tokens_per_user."
     )
-  numbers = _consecutive([len(part.labels) for part in parts])
-  return pack(_concatenated(parts), numbers, max_examples=tokens_per_user // unroll)
+  data = Examples(*map(np.concatenate, zip(*parts, strict=True)))
+  ends = np.cumsum([len(part.labels) for part in parts])
+  numbers = np.split(np.arange(ends[-1]), ends[:-1])
+  return pack(data, numbers, max_examples=tokens_per_user // unroll)
 
 
 @checked
@@ -287,13 +289,3 @@ def _cut_sequences(pairs: np.ndarray, unroll: int) -> Examples:
   padded = np.pad(pairs, ((0, -len(pairs) % unroll), (0, 0)), constant_values=BOS)
   inputs, labels = padded.T.reshape(2, -1, unroll)
   return Examples(inputs, labels, np.ones(len(inputs), np.float32))
-
-
-def _concatenated(parts: Sequence[Examples]) -> Examples:
-  """The examples of all parts, one after the other."""
-  return Examples(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _consecutive(counts: Sequence[int]) -> list[np.ndarray]:
-  """The numbers 0, 1, ... dealt out in order: `counts[i]` of them to part i."""
-  return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])

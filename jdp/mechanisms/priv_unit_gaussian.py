@@ -129,5 +129,5 @@ def truncated_normal(cap: GaussianCap) -> Callable[[jax.Array], tuple[jax.Array,
     t = -scipy.special.ndtri_exp(log_tail)
     return t, -np.exp(log_tail - log_normal_density(t))  # dt / d log Phi(-t)
 
-  top = by_inversion(tabulate(upper_quantile, 0.0))
+  top = by_inversion(tabulate(upper_quantile))
   return anywhere_or_top(cap.log_q, cap.logit_p, top)

@@ -143,7 +143,7 @@ def test_no_vertex_is_likelier_than_stated(dim):
   from jdp.mechanisms.draws import agreement
 
   cube = cubes.optimal_cube(dim, 8.0)
-  table = agreement._count_distribution(dim, cube.threshold, dim)
+  table = agreement._count_distribution(dim, cube.threshold)
   starts = [int(h) << 32 | int(low) for h, low in zip(table.high, table.low, strict=True)]
   units = np.diff([*starts, 2**64])
   possible = sum(math.comb(dim, n) for n in range(cube.threshold, dim + 1))

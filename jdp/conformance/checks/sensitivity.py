@@ -92,7 +92,7 @@ def check_aggregate(part: Aggregate) -> list[Finding]:
   check = "sensitivity, rounding of thousands"
   if not part.takes_thousands:
     return [*rows, not_applicable(part, check, "made for small cohorts")]
-  one = _along(part.dim, 0, part.radius)
+  one = _along(part.dim, part.radius)
   victims, cohorts = (
     {"one at the bound": one, "zeros": 0 * one},
     {"16,096 others": _Cohort(_cancelling(part), 0)},
@@ -106,7 +106,7 @@ def finite_records(bound: float, dim: int) -> Records:
   Norms that exceed the bound by a 16,384th to a quarter reveal a norm that is computed too
   coarsely.
   """
-  ones, one = np.ones(dim, np.float32), _along(dim, 0)
+  ones, one = np.ones(dim, np.float32), _along(dim)
   least, most = np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max
   return {
     "zeros": 0 * ones,
@@ -128,7 +128,7 @@ def finite_records(bound: float, dim: int) -> Records:
 
 def unusual_records(bound: float, dim: int) -> Records:
   """Records that hold NaN or infinity, by name."""
-  one, ones = _along(dim, 0), np.ones(dim, np.float32)
+  one, ones = _along(dim), np.ones(dim, np.float32)
   inside = np.float32(bound / (2 * math.sqrt(dim)))
   values = {"NaN": np.nan, "infinity": np.inf, "minus infinity": -np.inf}
   single = {f"one {name}": np.where(one > 0, np.float32(v), inside) for name, v in values.items()}
@@ -198,7 +198,7 @@ def _refused(part: Aggregate, records: np.ndarray) -> Witness | None:
 
 def _cohorts(part: Aggregate) -> dict[str, _Cohort]:
   """The cohorts that a victim joins, by the names of its others."""
-  one = _along(part.dim, 0, part.radius)
+  one = _along(part.dim, part.radius)
   others = {
     "no others": np.zeros((0, part.dim), np.float32),
     "one other": one[None],
@@ -214,7 +214,7 @@ def _cohorts(part: Aggregate) -> dict[str, _Cohort]:
 def _cancelling(part: Aggregate) -> np.ndarray:
   """Records whose running float32 sum rounds differently after one more record."""
   sizes = np.concatenate([np.ones(4096), np.full(12_000, -0.99 * 2.0**-12)])
-  return np.outer(sizes, _along(part.dim, 0, part.radius)).astype(np.float32)
+  return np.outer(sizes, _along(part.dim, part.radius)).astype(np.float32)
 
 
 def _moved(part: Aggregate, victims: Records, cohorts: Mapping[str, _Cohort]) -> Witness | None:
@@ -290,9 +290,9 @@ def _called(part: Clip | Aggregate, value: np.ndarray) -> tuple[np.ndarray, str]
     return np.zeros(0), error_text(error)
 
 
-def _along(dim: int, axis: int, size: float = 1.0) -> np.ndarray:
-  """A vector of that size along one axis, float32."""
-  return (np.arange(dim) == axis).astype(np.float32) * np.float32(size)
+def _along(dim: int, size: float = 1.0) -> np.ndarray:
+  """A vector of that size along the first axis, float32."""
+  return (np.arange(dim) == 0).astype(np.float32) * np.float32(size)
 
 
 def _shown(vector: np.ndarray) -> str:

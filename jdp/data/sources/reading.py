@@ -126,10 +126,10 @@ def cast_by_type(users: Sequence[UserArrays], cast: Cast) -> Iterator[tuple[list
       groups.setdefault(tuple(x.dtype for x in user.arrays), []).append(place)
   for own in groups.values():
     if len({users[place].structure for place in own}) > 1:
-      raise of_several("shapes")
+      raise several_shapes()
     parts = list(zip(*(users[place].arrays for place in own), strict=True))
     if any(len({x.shape[1:] for x in part}) > 1 for part in parts):
-      raise of_several("shapes")
+      raise several_shapes()
     inputs, *labels = map(np.concatenate, parts)
     structure = users[own[0]].structure
     whole = labels[0] if structure is None else jax.tree.unflatten(structure, labels)
@@ -155,10 +155,10 @@ def in_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
   )
 
 
-def of_several(what: str) -> ValueError:
-  """The error for users who differ in something."""
+def several_shapes() -> ValueError:
+  """The error for users who differ in shape."""
   return ValueError(
-    f"Expected examples of one shape from all users of the source, got several {what}; make them "
+    "Expected examples of one shape from all users of the source, got several shapes; make them "
     "alike."
   )
 

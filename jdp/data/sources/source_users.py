@@ -13,7 +13,7 @@ from jdp import _validate
 from jdp._arguments import checked
 from jdp.data.clients import LABEL_KINDS, Examples, examples
 from jdp.data.packed import identities_of
-from jdp.data.sources.reading import Cast, Reader, cast_by_type, in_type, of_several
+from jdp.data.sources.reading import Cast, Reader, cast_by_type, in_type, several_shapes
 
 PyTree = Any
 _LOOKED_AT = 64  # users, evenly spread, when a source is opened
@@ -84,7 +84,7 @@ class SourceUsers:
     )
     for own, found in cast_by_type(users, self.cast):
       if {jax.tree.structure(found)} != {jax.tree.structure(made)}:
-        raise of_several("shapes")
+        raise several_shapes()
       # Where each example goes, among the rows of all users.
       skipped = np.array(own) * self.max_examples - (np.cumsum(counts[own]) - counts[own])
       places = np.arange(counts[own].sum()) + np.repeat(skipped, counts[own])
@@ -167,7 +167,7 @@ def _joined(parts: Sequence[Examples]) -> Examples:
   """Concatenated examples, in one type: float, if some are floats."""
   shapes = {str(jax.tree.map(lambda x: x.shape[1:], part)) for part in parts}
   if len(shapes) > 1:
-    raise of_several("shapes")
+    raise several_shapes()
 
   def joined(*arrays):
     dtype = np.result_type(*arrays)
@@ -180,7 +180,7 @@ def _joined(parts: Sequence[Examples]) -> Examples:
 def _put(places: np.ndarray, made: np.ndarray, found: np.ndarray) -> None:
   """Writes what was found to its places."""
   if found.shape[1:] != made.shape[1:]:
-    raise of_several("shapes")
+    raise several_shapes()
   made[places] = in_type(found, made.dtype)
 
 

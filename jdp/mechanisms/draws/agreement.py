@@ -54,11 +54,11 @@ class _CountDistribution(NamedTuple):
     return self.start + lax.fori_loop(0, steps, bisect, vary_like(jnp.int32(0), high, low))
 
 
-def _count_distribution(dim: int, low: int, high: int) -> _CountDistribution:
-  """The distribution of N given low <= N <= high, without counts of a probability below 2^-64."""
-  likeliest = min(max(low, dim // 2), high)
+def _count_distribution(dim: int, low: int) -> _CountDistribution:
+  """The distribution of N given N >= low, without counts of a probability below 2^-64."""
+  likeliest = max(low, dim // 2)
   reach = 6 * math.isqrt(dim) + 6  # the probability beyond it is less than e^-72
-  counts = np.arange(max(low, likeliest - reach), min(high, likeliest + reach) + 1)
+  counts = np.arange(max(low, likeliest - reach), min(dim, likeliest + reach) + 1)
   log_weights = log_probability(dim, counts)
   weights = np.exp(log_weights - log_weights.max())
   weights = np.ldexp(weights / math.fsum(weights), 64)
@@ -79,7 +79,7 @@ def count_sampler(cube: Cube) -> Callable[[jax.Array], tuple[jax.Array, jax.Arra
   N is Binomial(d, 1/2) given N >= L. `anywhere` says that the vertex is to be drawn from all of the
   cube instead, so that it has N >= L with probability p.
   """
-  top = _count_distribution(cube.dim, cube.threshold, cube.dim)
+  top = _count_distribution(cube.dim, cube.threshold)
   return anywhere_or_top(
     cube.log_q,
     cube.logit_p,

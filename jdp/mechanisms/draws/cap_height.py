@@ -47,7 +47,7 @@ def _quantiles(
     slope = -np.exp(log_share + y - log_density(dim, gamma, log_height))
     return (2 * np.exp(log_height), -slope) if from_pole else (gamma, slope)
 
-  table = tabulate(height, 0.0)
+  table = tabulate(height)
   # Constant and factor of t and of 1 - t: data, so that all caps share one compiled program.
   lines = np.array([[0, 1], [1, -1]], np.float32)[:: -1 if from_pole else 1]
 

@@ -21,28 +21,27 @@ _DEEPEST = 45.1  # -log of the least share, 2^-65: 65 log 2 = 45.05
 
 
 def tabulate(
-  function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], highest: float
+  function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> Callable[[jax.Array], jax.Array]:
-  """Tabulates a function of a log probability y in [highest - 45.1, highest].
+  """Tabulates a function of a log probability y in [-45.1, 0].
 
-  The table is made of cubic Hermite pieces between equidistant knots. Positions count from the
-  highest y. Most of the probability lies there, and float32 is finest there.
+  The table is made of cubic Hermite pieces between equidistant knots. Positions count from y = 0.
+  Most of the probability lies there, and float32 is finest there.
 
   Args:
     function: y -> (value, derivative), float64.
-    highest: the largest y.
 
   Returns:
     The function y -> value, float32, of any shape.
   """
-  y = np.linspace(highest, highest - _DEEPEST, _KNOTS)
+  y = np.linspace(0.0, -_DEEPEST, _KNOTS)
   values, derivatives = function(y)
   step = float(y[0] - y[1])
   values, slopes = values.astype(np.float32), (-step * derivatives).astype(np.float32)
 
   # The cubic of s in [0, 1] with values v0 and v1 and slopes d0 and d1 at its ends.
   def interpolate(y):
-    position = jnp.clip((highest - y) / step, 0.0, _KNOTS - 1.0)
+    position = jnp.clip(-y / step, 0.0, _KNOTS - 1.0)
     left = jnp.minimum(position.astype(jnp.int32), _KNOTS - 2)
     s = position - left.astype(jnp.float32)
     v, d = jnp.asarray(values), jnp.asarray(slopes)
