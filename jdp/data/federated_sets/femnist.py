@@ -65,17 +65,13 @@ def femnist(
     try:
       images, classes = found if files else _stacked(found)
       return _checked(images, classes, digits_only)
-    except _OtherImages:
+    except (KeyError, ValueError):
       raise ValueError(
         f"Expected images of {_SHAPE} with their classes in {path}, got others; fetch it again."
       ) from None
 
   read(0)  # refuses another kind of file at once
   return UsersOnDisk(writers.names, read)
-
-
-class _OtherImages(Exception):  # noqa: N818  # never leaves this module
-  """Arrays that are not images of this set."""
 
 
 def _leaf_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
@@ -87,21 +83,23 @@ def _leaf_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def _stacked(examples: Sequence[dict[str, Feature]]) -> _Pair:
-  try:
-    return tuple(np.stack([example[name] for example in examples]) for name in ("pixels", "label"))  # type: ignore[return-value]
-  except (KeyError, ValueError):
-    raise _OtherImages from None
+  """A writer's images and classes. Raises KeyError or ValueError if they are not arrays alike."""
+  pixels, label = (np.stack([own[name] for own in examples]) for name in ("pixels", "label"))
+  return pixels, label
 
 
 def _checked(images: np.ndarray, classes: np.ndarray, digits_only: bool) -> _Pair:
-  """A writer's images and classes; only those of digits if asked for."""
+  """A writer's images and classes; only those of digits if asked for.
+
+  Raises:
+    ValueError: if they are not those of this set.
+  """
   classes = classes.reshape(len(classes), -1)
-  if images[0].size != 28 * 28 or classes.shape[1] != 1 or images.ndim > 3:
-    raise _OtherImages
-  if images.dtype.kind not in "fi" or not np.all(np.abs(images) <= _LARGEST):
-    raise _OtherImages
+  fits = images[0].size == 28 * 28 and classes.shape[1] == 1 and images.ndim <= 3
+  if not (fits and images.dtype.kind in "fi" and np.all(np.abs(images) <= _LARGEST)):
+    raise ValueError("other images")
   if classes.dtype.kind not in "fi" or not np.all(np.isin(classes, range(_CLASSES))):
-    raise _OtherImages
+    raise ValueError("other classes")
   kept = classes[:, 0] < (_DIGITS if digits_only else _CLASSES)
   return (
     images.reshape(-1, *_SHAPE)[kept].astype(np.float32),
