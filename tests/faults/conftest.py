@@ -21,11 +21,7 @@ def record():
 
   def keep(row, part, equal, others=0):
     if "RECORD_FAULTS" in os.environ:
-      counts = {
-        "cases": equal + others,
-        "ended with equal bits": equal,
-        "said what to do": others,
-      }
+      counts = {"cases": equal + others, "ended with equal bits": equal, "said what to do": others}
       results.put("damage", row, part, counts)
 
   return keep

@@ -3,10 +3,7 @@
 `python -m tests.faults.ledger_faults` runs the long form.
 """
 
-from tests.faults.ledger_faults import (
-  damage,
-  errors,
-)
+from tests.faults.ledger_faults import damage, errors
 
 
 def test_every_flipped_bit_and_every_truncation_is_refused_or_flagged(tmp_path):

@@ -8,11 +8,7 @@ import pytest
 from tests.faults import results
 
 EXPERIMENTS = (
-  "client_dropout",
-  "correlated_noise",
-  "dp_fedavg",
-  "draw_and_discard",
-  "general_approach",
+  *("client_dropout", "correlated_noise", "dp_fedavg", "draw_and_discard", "general_approach"),
   "private_federated",
 )
 PAGE = pathlib.Path(__file__).parents[2] / "docs/survival.md"

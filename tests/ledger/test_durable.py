@@ -5,10 +5,7 @@ import os
 import jax.numpy as jnp
 import pytest
 
-from jdp.events import (
-  GaussianSum,
-  LocalRelease,
-)
+from jdp.events import GaussianSum, LocalRelease
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
 from jdp.ledger.append_only_file import AppendOnlyFile

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdp.events import (
-  GaussianSum,
-  LocalRelease,
-  PoissonSampling,
-  Round,
-)
+from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load
 from jdp.ledger.file_format import to_lines

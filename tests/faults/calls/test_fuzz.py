@@ -8,12 +8,7 @@ import pytest
 
 from jdp import guarantees
 from tests.faults.calls import api_calls, flag_values, valid_calls
-from tests.faults.calls.valid_calls import (
-  EXCLUDED,
-  first_call,
-  public_functions,
-  valid_arguments,
-)
+from tests.faults.calls.valid_calls import EXCLUDED, first_call, public_functions, valid_arguments
 
 # Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
 FOUND = (
