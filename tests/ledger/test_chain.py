@@ -43,8 +43,7 @@ ENTRY = json.loads(
 HEADER = {"format": "jdp-ledger", "version": 1}
 
 
-def test_a_line_removed_moved_or_repeated_is_refused_on_every_way_in(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_line_removed_moved_or_repeated_is_refused_on_every_way_in(path):
   durable(path, finish=True)
   header, *rounds, end = path.read_bytes().splitlines(keepends=True)
   wrong = [
@@ -62,8 +61,7 @@ def test_a_line_removed_moved_or_repeated_is_refused_on_every_way_in(tmp_path):
         read(path)
 
 
-def test_a_saved_ledger_is_closed_and_says_so_no_more_when_it_is_cut(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_saved_ledger_is_closed_and_says_so_no_more_when_it_is_cut(path):
   ledger = Ledger().extend((event, 2) for event in EVENTS)
   ledger.save(path)
   found = load_file(path)
@@ -77,8 +75,7 @@ def test_a_saved_ledger_is_closed_and_says_so_no_more_when_it_is_cut(tmp_path):
   )
 
 
-def test_a_finished_ledger_takes_no_further_rounds(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_finished_ledger_takes_no_further_rounds(path):
   durable(path)
   assert not load_file(path).closed
   with contextlib.closing(DurableLedger(path, RUN)) as ledger:
@@ -97,8 +94,7 @@ def test_a_finished_ledger_takes_no_further_rounds(tmp_path):
   assert (found.closed, found.remarks, found.link, found.run) == (True, (), link, RUN)
 
 
-def test_a_file_that_goes_on_from_a_mark_is_taken_and_no_other(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_file_that_goes_on_from_a_mark_is_taken_and_no_other(path):
   marks = durable(path, finish=True)
   whole = path.read_bytes()
   lines = whole.splitlines(keepends=True)
@@ -140,8 +136,8 @@ def test_links_tell_files_apart_by_run_prior_and_every_round(tmp_path):
   assert durable(tmp_path / "g")[-1].link == links[0]
 
 
-def test_with_a_key_only_its_holders_write_and_read(tmp_path):
-  path, saved = tmp_path / "ledger", tmp_path / "saved"
+def test_with_a_key_only_its_holders_write_and_read(path, tmp_path):
+  saved = tmp_path / "saved"
   durable(path, key=KEY, finish=True)
   ledger = Ledger().append(EVENTS[0])
   ledger.save(saved, key=KEY)
@@ -172,8 +168,7 @@ def test_with_a_key_only_its_holders_write_and_read(tmp_path):
     (b"short", ValueError, "Expected key to have at least 16 bytes, got 5"),
   ],
 )
-def test_what_is_no_key_is_refused(tmp_path, key, error, message):
-  path = tmp_path / "ledger"
+def test_what_is_no_key_is_refused(path, key, error, message):
   for use in (
     lambda: Ledger().save(path, key=key),
     lambda: load(path, key=key),
@@ -184,8 +179,7 @@ def test_what_is_no_key_is_refused(tmp_path, key, error, message):
     assert not path.exists()
 
 
-def test_files_from_before_links_are_read_in_sequence_and_marked(tmp_path):
-  path = tmp_path / "ledger"
+def test_files_from_before_links_are_read_in_sequence_and_marked(path):
   rounds = [{"round": n, "entries": [ENTRY]} for n in range(3)]
   prior = {"round": -1, "entries": [[ENTRY[0], 5]]}
   path.write_text(unchained({**HEADER, "run": RUN}, prior, *rounds))
@@ -224,8 +218,7 @@ def test_files_from_before_links_are_read_in_sequence_and_marked(tmp_path):
     None,
   ],
 )
-def test_a_record_that_is_none_of_events_is_refused_in_a_sentence(tmp_path, record):
-  path = tmp_path / "ledger"
+def test_a_record_that_is_none_of_events_is_refused_in_a_sentence(path, record):
   path.write_text(unchained(HEADER, record))
   with pytest.raises((ValueError, TypeError), match=r"Expected .*, got "):
     load(path)

@@ -1,6 +1,8 @@
 """A ledger file that grows holds every round once, whenever its writer is killed."""
 
+import contextlib
 import os
+import pathlib
 
 import jax.numpy as jnp
 import pytest
@@ -12,28 +14,23 @@ from jdp.ledger.append_only_file import AppendOnlyFile
 from tests.helpers.example_events import EVENTS
 
 
-def durable(path, rounds, run="run"):
+def durable(path, rounds, run="run", *, first=0, prior=Ledger()):
   """A durable ledger to which the given rounds were appended, closed."""
-  ledger = DurableLedger(path, run)
-  ledger.append(0, *rounds)
-  ledger.close()
+  with contextlib.closing(DurableLedger(path, run, prior)) as ledger:
+    ledger.append(first, *rounds)
   return ledger
 
 
-def test_a_durable_ledger_resumes_where_it_was(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_durable_ledger_resumes_where_it_was(path):
   rounds = [[EVENTS[0], EVENTS[2]], [], [EVENTS[1]]]
   assert durable(path, []).last_round == -1
-  durable(path, rounds)
-  again = DurableLedger(path, "run")
-  assert again.last_round == 2
-  again.append(3, [EVENTS[0]])
-  again.close()
+  assert durable(path, rounds).last_round == 2
+  again = durable(path, [[EVENTS[0]]], first=3)
   assert list(again.ledger) == list(load(path)) == [EVENTS[0], EVENTS[2], EVENTS[1], EVENTS[0]]
 
 
-def test_what_came_before_a_run_is_on_disk_first_and_is_no_round(tmp_path, monkeypatch):
-  path, prior = tmp_path / "ledger", Ledger().append(EVENTS[0], count=3).append(EVENTS[1])
+def test_what_came_before_a_run_is_on_disk_first_and_is_no_round(path, monkeypatch):
+  prior = Ledger().append(EVENTS[0], count=3).append(EVENTS[1])
   monkeypatch.setattr(os, "fsync", lambda descriptor: None)
   DurableLedger(path, "run", prior).close()
   assert load(path) == prior
@@ -50,13 +47,11 @@ def test_what_came_before_a_run_is_on_disk_first_and_is_no_round(tmp_path, monke
   assert ledger.ledger == load(path) == prior.append(EVENTS[1], count=2)
 
 
-def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path):
-  path, prior = tmp_path / "ledger", Ledger().append(EVENTS[0])
+def test_a_run_goes_on_with_what_it_was_begun_with(path):
+  prior = Ledger().append(EVENTS[0])
   for begun, other in ((prior, Ledger()), (prior, prior.append(EVENTS[0])), (Ledger(), prior)):
     path.unlink(missing_ok=True)
-    ledger = DurableLedger(path, "run", begun)
-    ledger.append(0, [EVENTS[0]])
-    ledger.close()
+    durable(path, [[EVENTS[0]]], prior=begun)
     with pytest.raises(
       ValueError, match=f"begin with the {len(other)} earlier releases given, got others"
     ):
@@ -74,16 +69,13 @@ def test_the_caps_of_two_runs_are_not_taken_for_one(tmp_path):
   assert load(tmp_path / "ledger") == Ledger().append(capped, count=10).append(EVENTS[0])
 
 
-def test_a_round_is_taken_once(tmp_path):
-  path = tmp_path / "ledger"
-  size = [durable(path, [[event] for event in EVENTS]) and path.stat().st_size]
+def test_a_round_is_taken_once(path):
+  durable(path, [[event] for event in EVENTS])
+  whole = path.read_bytes()
   for first in range(len(EVENTS)):
-    ledger = DurableLedger(path, "run")
-    ledger.append(first, *([event] for event in EVENTS[first:]))
-    ledger.close()
-    size.append(path.stat().st_size)
+    durable(path, [[event] for event in EVENTS[first:]], first=first)
+    assert path.read_bytes() == whole
   assert list(load(path)) == EVENTS
-  assert len(set(size)) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,8 +89,7 @@ def test_a_round_is_taken_once(tmp_path):
     (2, [[EVENTS[0]], [GaussianSum(jnp.float32(-1), 1.0)]], "Expected clip_norm"),
   ],
 )
-def test_a_refused_append_records_nothing(tmp_path, first, rounds, message):
-  path = tmp_path / "ledger"
+def test_a_refused_append_records_nothing(path, first, rounds, message):
   durable(path, [[EVENTS[0]], [EVENTS[1]]])
   ledger = DurableLedger(path, "run")
   with pytest.raises(ValueError, match=message):
@@ -108,8 +99,7 @@ def test_a_refused_append_records_nothing(tmp_path, first, rounds, message):
   assert list(ledger.ledger) == list(load(path)) == EVENTS[:2]
 
 
-def test_append_returns_after_one_fsync_of_everything(tmp_path, monkeypatch):
-  path = tmp_path / "ledger"
+def test_append_returns_after_one_fsync_of_everything(path, monkeypatch):
   ledger = DurableLedger(path, "run")
   on_disk = []
   monkeypatch.setattr(os, "fsync", lambda descriptor: on_disk.append(path.read_bytes()))
@@ -122,8 +112,7 @@ def test_append_returns_after_one_fsync_of_everything(tmp_path, monkeypatch):
   ledger.close()
 
 
-def test_a_file_has_one_writer_at_a_time(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_file_has_one_writer_at_a_time(path):
   ledger = DurableLedger(path, "run")
   with pytest.raises(BlockingIOError, match=r"Expected to be the only writer of .*ledger"):
     DurableLedger(path, "run")
@@ -133,23 +122,25 @@ def test_a_file_has_one_writer_at_a_time(tmp_path):
   assert list(load(path)) == EVENTS[:2]
 
 
-def test_a_refused_file_is_not_held(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_refused_file_is_not_held(path):
   durable(path, [], run="other run")
   with pytest.raises(ValueError, match="one of run 'other run'"):
     DurableLedger(path, "run")
   durable(path, [[EVENTS[0]]], run="other run")
 
 
-def test_new_names_are_brought_to_disk(tmp_path, monkeypatch):
+def test_new_names_and_what_an_earlier_process_wrote_are_brought_to_disk(tmp_path, monkeypatch):
+  """It may have been killed between a write and its fsync: its rounds are taken as recorded."""
   synced = []
   monkeypatch.setattr(
     os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
   )
   durable(tmp_path / "ledger", [])
-  assert synced == [str(tmp_path / "ledger"), str(tmp_path)]
   Ledger().save(tmp_path / "saved")
-  assert synced[2:] == [str(tmp_path / "saved.tmp"), str(tmp_path)]
+  durable(tmp_path / "ledger", [[EVENTS[0]]])
+  DurableLedger(tmp_path / "ledger", "run").close()
+  names = ["ledger", ".", "saved.tmp", ".", "ledger", ".", "ledger", "ledger", "."]
+  assert synced == [str(tmp_path / name) for name in names]
 
 
 def test_a_round_that_could_not_be_written_is_not_taken_as_recorded(tmp_path, monkeypatch):
@@ -164,25 +155,18 @@ def test_a_round_that_could_not_be_written_is_not_taken_as_recorded(tmp_path, mo
   ledger.close()
 
 
-def test_a_line_torn_at_any_byte_is_repaired_and_what_came_before_is_readable(
-  tmp_path, monkeypatch
-):
+def test_a_line_torn_at_any_byte_is_repaired_and_what_came_before_is_readable(path, monkeypatch):
   monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of files
-  path = tmp_path / "ledger"
   durable(path, [[EVENTS[0]], [EVENTS[1]], [EVENTS[4]]])
   whole = path.read_bytes()
   for cut in range(whole[:-1].rindex(b"\n") + 1, len(whole)):
     path.write_bytes(whole[:cut])
     assert list(load(path)) == EVENTS[:2], cut
-    ledger = DurableLedger(path, "run")
-    assert ledger.last_round == 1
-    ledger.append(2, [EVENTS[4]])
-    ledger.close()
+    durable(path, [[EVENTS[4]]], first=2)
     assert path.read_bytes() == whole
 
 
-def test_a_header_torn_at_any_byte_is_repaired(tmp_path):
-  path = tmp_path / "ledger"
+def test_a_header_torn_at_any_byte_is_repaired(path):
   durable(path, [])
   header = path.read_bytes()
   for cut in range(0, len(header), 7):
@@ -194,8 +178,7 @@ def test_a_header_torn_at_any_byte_is_repaired(tmp_path):
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 3])
-def test_a_damaged_line_is_refused_by_its_number(tmp_path, line):
-  path = tmp_path / "ledger"
+def test_a_damaged_line_is_refused_by_its_number(path, line):
   durable(path, [[event] for event in EVENTS[:3]])
   lines = path.read_bytes().splitlines(keepends=True)
   for place in (0, 9, len(lines[line]) - 2):
@@ -207,19 +190,12 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path, line):
         read(path)
 
 
-def test_files_of_others_are_refused_and_left_alone(tmp_path):
-  path = tmp_path / "file"
+def test_files_of_others_are_refused_and_left_alone(path):
   durable(path, [[EVENTS[0]]], run="other run")
   other = path.read_bytes()
   header, line = other.splitlines(keepends=True)
-  strangers = [
-    b"a note without an end of line",
-    b"a note\n",
-    header[:-3],
-    header + line + line,
-    b"\0" * 100,
-  ]
-  for content in [other, *strangers]:
+  notes = [b"a note without an end of line", b"a note\n"]
+  for content in [other, *notes, header[:-3], header + line + line, b"\0" * 100]:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="Expected"):
       DurableLedger(path, "run")
@@ -227,10 +203,6 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path):
   path.write_bytes(header + line + line)
   with pytest.raises(ValueError, match="damaged one at line 3, or lines before it were removed"):
     DurableLedger(path, "other run")
-
-
-def unlink(path):
-  path.unlink()
 
 
 def replace(path):
@@ -247,7 +219,7 @@ def shorten(path):
   os.truncate(path, path.stat().st_size - 1)
 
 
-@pytest.mark.parametrize("meanwhile", [unlink, replace, remove_its_folder, shorten])
+@pytest.mark.parametrize("meanwhile", [pathlib.Path.unlink, replace, remove_its_folder, shorten])
 @pytest.mark.parametrize("finish", [False, True])
 def test_a_file_that_is_lost_while_open_is_noticed(tmp_path, meanwhile, finish):
   """Rounds that nobody could count would be released."""
@@ -264,9 +236,8 @@ def test_a_file_that_is_lost_while_open_is_noticed(tmp_path, meanwhile, finish):
   ledger.close()
 
 
-def test_what_a_failed_write_left_is_cut_off_before_the_next(tmp_path, monkeypatch):
+def test_what_a_failed_write_left_is_cut_off_before_the_next(path, monkeypatch):
   """The disk is full in the middle of a line, and even the cut fails."""
-  path = tmp_path / "ledger"
   ledger = DurableLedger(path, "run")
   before = path.read_bytes()
   write = os.write
@@ -295,16 +266,16 @@ def test_what_a_failed_write_left_is_cut_off_before_the_next(tmp_path, monkeypat
   assert list(load(path)) == EVENTS[:1]
 
 
-def test_a_write_that_is_done_in_pieces_is_whole(tmp_path, monkeypatch):
-  path, write = tmp_path / "ledger", os.write
+def test_a_write_that_is_done_in_pieces_is_whole(path, monkeypatch):
+  write = os.write
   monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:7]))
   durable(path, [[event] for event in EVENTS])
   assert list(load(path)) == EVENTS
 
 
-def test_an_interrupt_after_a_write_leaves_a_ledger_that_can_be_appended_to(tmp_path, monkeypatch):
+def test_an_interrupt_after_a_write_leaves_a_ledger_that_can_be_appended_to(path, monkeypatch):
   """The line is on disk, but its writer does not know: it is cut off, and written again."""
-  path, real = tmp_path / "ledger", AppendOnlyFile.append
+  real = AppendOnlyFile.append
 
   def interrupted(*arguments, **named):
     real(*arguments, **named)
@@ -320,14 +291,3 @@ def test_an_interrupt_after_a_write_leaves_a_ledger_that_can_be_appended_to(tmp_
   ledger.append(1, [EVENTS[1]])
   ledger.close()
   assert list(load(path)) == list(ledger.ledger) == EVENTS[:2]
-
-
-def test_what_an_earlier_process_wrote_is_brought_to_disk(tmp_path, monkeypatch):
-  """It may have been killed between a write and its fsync: its rounds are taken as recorded."""
-  durable(tmp_path / "ledger", [[EVENTS[0]]])
-  synced = []
-  monkeypatch.setattr(
-    os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-  )
-  DurableLedger(tmp_path / "ledger", "run").close()
-  assert synced == [str(tmp_path / "ledger"), str(tmp_path)]

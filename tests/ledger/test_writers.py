@@ -70,9 +70,8 @@ def test_ten_threads_lose_none_of_a_thousand_appends(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ten_processes_in_turn_lose_none_of_a_thousand_appends(tmp_path, monkeypatch):
+def test_ten_processes_in_turn_lose_none_of_a_thousand_appends(path, monkeypatch):
   monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-  path = tmp_path / "ledger"
 
   def write(writer):
     while True:
