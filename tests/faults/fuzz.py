@@ -47,7 +47,7 @@ def main():
         f"seed {options.seed}",
         {
           "tried": number,
-          "result": counts["result"] + counts["accepted"],
+          "result": counts["result"],
           "refused": counts["refused"],
           "fault": len(faults),
         },

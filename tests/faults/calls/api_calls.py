@@ -1,20 +1,12 @@
 """Calls of jdp's public functions with hostile arguments, and what became of them."""
 
-import collections
 import contextlib
 import dataclasses
 import inspect
 import io
-import itertools
 import math
-import pathlib
-import random
 import re
-import signal
-import tempfile
-import time
 import warnings
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +16,7 @@ import numpy as np
 from jdp import accounting
 from jdp.events import LocalRelease, Round
 from jdp.ledger import Ledger
+from tests.faults.calls import outcomes
 from tests.faults.calls.valid_calls import (
   public_functions,
   replaceable,
@@ -31,8 +24,6 @@ from tests.faults.calls.valid_calls import (
   valid_arguments,
 )
 
-PATIENCE = 8.0  # seconds of the processor
-_WAITING = 10  # times as long may a call wait for anything but a processor that others use
 _SECOND_ARGUMENT = 0.2  # the share of calls in which two arguments are replaced
 
 HOSTILE = {
@@ -83,40 +74,17 @@ HOSTILE = {
 }
 
 
-class Hang(BaseException):
-  """A call took longer than the patience; no `except Exception` of the library swallows it."""
-
-
-class Outcome(NamedTuple):
-  """What became of one call: "result", "refused", or a fault and its description."""
-
-  kind: str
-  call: str = ""
-  detail: str = ""
-
-
 def fuzz(number, seed=0, *, packages=("jdp",), told=lambda outcome: None):
-  """Makes so many hostile calls; returns a count of each kind of outcome, and the faults.
-
-  Each fault is told at once.
-  """
-  rng, counts, faults = random.Random(seed), collections.Counter(), []
+  """Makes so many hostile calls: see `outcomes.fuzz`."""
   names = sorted(name for name in public_functions() if name.startswith(packages))
-  for name in itertools.islice(itertools.cycle(names), number):
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-      outcome = hostile_call(name, rng)
-    counts[outcome.kind] += 1
-    if outcome.kind not in ("result", "refused"):
-      faults.append(outcome)
-      told(outcome)
-  return counts, faults
+  return outcomes.fuzz(hostile_call, names, number, seed, told)
 
 
 def hostile_call(name, rng):
   """Calls a public function with one or two of its arguments replaced."""
   open_to_all = replaceable(name)
   if not open_to_all:
-    return Outcome("result")
+    return outcomes.Outcome("result")
   count = 1 + (rng.random() < _SECOND_ARGUMENT and len(open_to_all) > 1)
   return call_with(name, {p: rng.choice(sorted(HOSTILE)) for p in rng.sample(open_to_all, count)})
 
@@ -135,67 +103,21 @@ def call_with(name, replaced):
 
 def classified(call, names, function):
   """What becomes of function(), some of whose arguments, of these names, are hostile."""
-  start = time.process_time()
-  try:
+
+  def unsound():
     with (
-      patience(),
       warnings.catch_warnings(),
       contextlib.redirect_stdout(io.StringIO()),
       jax.debug_key_reuse(False),  # calls share their valid arguments, keys too
     ):
       warnings.simplefilter("ignore")
-      unsound = unsound_number(function())
-  except Hang:
-    return Outcome("hang", call)
-  except FileNotFoundError as error:  # it names the file
-    return Outcome("refused", call, str(error))
-  except (ValueError, TypeError) as error:
-    if _names(str(error), names):
-      return Outcome("refused", call, str(error))
-    return Outcome("unnamed", call, f"{type(error).__name__}: {str(error)[:200]}")
-  except Exception as error:
-    return Outcome("raised", call, f"{type(error).__name__}: {str(error)[:200]}")
-  if time.process_time() - start > PATIENCE:
-    return Outcome("hang", call)
-  return Outcome("unsound", call, unsound) if unsound else Outcome("result", call)
+      return unsound_number(function())
 
+  def explains(error):
+    return isinstance(error, FileNotFoundError) or _names(str(error), names)  # it names the file
 
-@contextlib.contextmanager
-def patience():
-  """Raises `Hang` in a call that takes longer than the patience."""
-  start = time.monotonic() - _queued()
-
-  def interrupt(number, frame):
-    raise Hang
-
-  def interrupt_unless_queued(number, frame):
-    if time.monotonic() - _queued() - start > _WAITING * PATIENCE:
-      raise Hang
-
-  timers = {
-    signal.ITIMER_PROF: (signal.SIGPROF, PATIENCE, interrupt),
-    signal.ITIMER_REAL: (signal.SIGALRM, _WAITING * PATIENCE, interrupt_unless_queued),
-  }
-  before = {number: signal.signal(number, call) for number, _, call in timers.values()}
-  for timer, (_, seconds, _) in timers.items():
-    # Again and again: an interruption within a destructor or a collection of garbage is lost.
-    signal.setitimer(timer, seconds, PATIENCE / 8)
-  try:
-    yield
-  finally:
-    for timer in timers:
-      signal.setitimer(timer, 0)
-    for number, handler in before.items():
-      signal.signal(number, handler)
-
-
-def _queued():
-  """Seconds for which this process's threads were ready, and others had the processor."""
-  seconds = 0.0
-  for task in pathlib.Path("/proc/self/task").glob("*/schedstat"):
-    with contextlib.suppress(OSError):  # a thread that has just ended
-      seconds += int(task.read_text().split()[1]) / 1e9
-  return seconds
+  refusals = FileNotFoundError, ValueError, TypeError
+  return outcomes.classified(call, unsound, refusals, explains)
 
 
 def _names(message, names):

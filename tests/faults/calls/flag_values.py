@@ -1,19 +1,12 @@
 """Hostile values of the experiments' flags, and what becomes of them before any work."""
 
-import collections
-import contextlib
 import importlib
-import itertools
-import random
-import tempfile
-import time
-from typing import NamedTuple
 
 from absl import flags
 
 from experiments.runner import launch, options
 from experiments.runner.launch import Experiment, Location
-from tests.faults.calls.api_calls import PATIENCE, Hang, patience
+from tests.faults.calls import outcomes
 
 NAMES = (
   *("accounting", "audit", "client_dropout", "cohort_size", "correlated_noise", "dp_fedavg"),
@@ -51,29 +44,10 @@ WORKDIRS = ("", ".", "/dev/null", "/proc/nothing", "/etc/hostname", "/etc/hostna
 WORKDIRS += ("a\x00b", "\udcff", "line\nbreak", _DEEP, "~")
 
 
-class Outcome(NamedTuple):
-  """What became of an experiment with some flags: accepted, refused, or a fault."""
-
-  kind: str
-  flags: str
-  detail: str = ""
-
-
 def fuzz(number, seed=0, *, experiments=NAMES, told=lambda outcome: None):
-  """Tries so many flags with hostile values; returns a count of each outcome, and the faults.
-
-  Each fault is told at once.
-  """
-  rng, counts, faults = random.Random(seed), collections.Counter(), []
+  """Tries so many flags with hostile values: see `outcomes.fuzz`."""
   modules = [importlib.import_module(f"experiments.{name}.__main__") for name in experiments]
-  for module in itertools.islice(itertools.cycle(modules), number):
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-      outcome = hostile_flags(module.EXPERIMENT, rng)
-    counts[outcome.kind] += 1
-    if outcome.kind not in ("accepted", "refused"):
-      faults.append(outcome)
-      told(outcome)
-  return counts, faults
+  return outcomes.fuzz(hostile_flags, [m.EXPERIMENT for m in modules], number, seed, told)
 
 
 def hostile_flags(experiment, rng):
@@ -120,23 +94,11 @@ def _idle(experiment):
 
 
 def classified(words, prepare):
-  """Whether prepare() accepts flags, refuses them in a sentence, or fails otherwise."""
-  start = time.process_time()
-  try:
-    with patience():
-      prepare()
-  except Hang:
-    return Outcome("hang", words)
-  except (ValueError, OSError, ImportError) as error:  # what a binary prints as one sentence
-    kind = "refused" if _is_sentence(str(error)) else "no sentence"
-    return Outcome(kind, words, f"{type(error).__name__}: {str(error)[:200]}")
-  except Exception as error:
-    return Outcome("raised", words, f"{type(error).__name__}: {str(error)[:200]}")
-  if time.process_time() - start > PATIENCE:
-    return Outcome("hang", words)
-  return Outcome("accepted", words)
+  """Whether prepare() takes flags, refuses them in a sentence, or fails otherwise."""
+  refusals = ValueError, OSError, ImportError  # what a binary prints as one sentence
+  return outcomes.classified(words, prepare, refusals, _is_sentence)
 
 
-def _is_sentence(message):
+def _is_sentence(error):
   """Whether it is for a reader: what was expected, or absl's and the system's own words."""
-  return message.startswith(("Expected", "flag --", "[Errno"))
+  return str(error).startswith(("Expected", "flag --", "[Errno"))

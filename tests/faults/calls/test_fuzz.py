@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jdp import guarantees
-from tests.faults.calls import api_calls, flag_values, valid_calls
+from tests.faults.calls import api_calls, flag_values, outcomes, valid_calls
 from tests.faults.calls.valid_calls import EXCLUDED, first_call, public_functions, valid_arguments
 
 # Calls that were faults: privacy numbers aside, an error without the argument's name, or a hang.
@@ -167,7 +167,7 @@ def test_no_hostile_flag_of_any_experiment_does_harm():
     (lambda: float("nan"), "unsound"),
     (lambda: guarantees.PureDP(1.0), "result"),
     (lambda: {}["epsilon"], "raised"),
-    (lambda: len(3), "unnamed"),
+    (lambda: len(3), "unexplained"),
     (lambda: guarantees.PureDP("x"), "refused"),
   ],
 )
@@ -176,7 +176,7 @@ def test_outcomes_are_told_apart(function, kind):
 
 
 def test_a_hang_is_seen(monkeypatch):
-  monkeypatch.setattr(api_calls, "PATIENCE", 0.05)
+  monkeypatch.setattr(outcomes, "PATIENCE", 0.05)
 
   def forever():
     while True:
@@ -187,15 +187,15 @@ def test_a_hang_is_seen(monkeypatch):
 
 @pytest.mark.parametrize(("queued", "kind"), [(lambda: 0.0, "hang"), (time.monotonic, "result")])
 def test_who_waits_is_a_hang_but_for_a_processor_that_others_use(monkeypatch, queued, kind):
-  monkeypatch.setattr(api_calls, "PATIENCE", 0.5)
-  monkeypatch.setattr(api_calls, "_WAITING", 1)
-  monkeypatch.setattr(api_calls, "_queued", queued)
+  monkeypatch.setattr(outcomes, "PATIENCE", 0.5)
+  monkeypatch.setattr(outcomes, "_WAITING", 1)
+  monkeypatch.setattr(outcomes, "_queued", queued)
   assert api_calls.classified("call", set(), lambda: time.sleep(1)).kind == kind
 
 
 @pytest.mark.parametrize(
   ("prepare", "kind"),
-  [(lambda: None, "accepted"), (lambda: int("x"), "no sentence"), (lambda: [][0], "raised")],
+  [(lambda: None, "result"), (lambda: int("x"), "unexplained"), (lambda: [][0], "raised")],
 )
 def test_outcomes_of_flags_are_told_apart(prepare, kind):
   assert flag_values.classified("flags", prepare).kind == kind
