@@ -5,59 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy
 
 from jdp import accounting
 from jdp.accounting.pld.losses import pairs, random_allocation
 from jdp.events import BallsInBins, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
-
-
-def epochs(num_batches, noise_multiplier, number=1, relation="add_remove"):
-  result = Ledger()
-  for _ in range(number):
-    for place in range(num_batches):
-      sampling = BallsInBins(num_batches, starts_epoch=place == 0)
-      result = result.append(Round(sampling, GaussianSum(1.0, noise_multiplier), relation))
-  return result
-
-
-def tight(ledger, delta, **scope):
-  return accounting.epsilon(ledger, delta, accountant="pld", **scope)
-
-
-def nodes(z):
-  """Points and weights of a rule for N(0, z^2): it converges exponentially."""
-  x = np.linspace(-14.0, 14.0 + 1 / z, 4001)
-  return x, np.exp(-x * x / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
-
-
-def call(z, strike):
-  """E (R - strike)_+ of one ratio R under Q, elementwise (Black and Scholes)."""
-  positive = np.maximum(strike, 1e-300)
-  t = (-0.5 / z - np.log(positive) * z) * np.ones_like(strike)
-  value = scipy.special.ndtr(t + 1 / z) - positive * scipy.special.ndtr(t)
-  return np.where(strike > 0, value, 1 - strike)
-
-
-def sticks(rounds, z, epsilon):
-  """The hockey sticks (removal, addition) at e^epsilon, for two or three rounds, by quadrature."""
-  x, weights = nodes(z)
-  ratio = np.exp(x / z - 0.5 / z / z)
-  if rounds == 3:
-    x3, w3 = x[::8], weights[::8] * 8
-    r3 = np.exp(x3 / z - 0.5 / z / z)
-    ratio, weights = np.add.outer(r3, r3).ravel(), np.multiply.outer(w3, w3).ravel()
-  removal = weights @ call(z, rounds * math.exp(epsilon) - ratio) / rounds
-  strike = rounds * math.exp(-epsilon) - ratio
-  put = call(z, strike) - 1 + strike  # E (strike - R)_+
-  return removal, math.exp(epsilon) * (weights @ np.where(strike > 0, put, 0.0)) / rounds
-
-
-def test_quadrature_agrees_with_published_values():
-  # Two rounds, z = 1, delta = 1e-5: removal 3.697396, addition 3.079733.
-  assert sticks(2, 1.0, 3.697396)[0] == pytest.approx(1e-5, rel=1e-4)
-  assert sticks(2, 1.0, 3.079733)[1] == pytest.approx(1e-5, rel=1e-4)
+from tests.helpers.epochs import bins, sticks, tight
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -71,9 +24,9 @@ def test_quadrature_agrees_with_published_values():
   ],
 )
 def test_one_epoch_is_just_above_quadrature(rounds, z, delta):
-  found = tight(epochs(rounds, z), delta)
-  assert max(sticks(rounds, z, found)) <= delta * (1 + 1e-9)
-  assert max(sticks(rounds, z, found * (1 - 1e-3) - 1e-4)) > delta
+  found, points = tight(bins(rounds, z), delta), {2: 4001, 3: 501}[rounds]
+  assert max(sticks(rounds, 1, z, found, points)) <= delta * (1 + 1e-9)
+  assert max(sticks(rounds, 1, z, found * (1 - 1e-3) - 1e-4, points)) > delta
 
 
 @pytest.mark.parametrize(("rounds", "z"), [(2, 1.0), (7, 0.6), (50, 2.0), (3, 0.2)])
@@ -113,20 +66,20 @@ def test_never_above_revealed_bins_nor_above_fewer_rounds(seed):
   rng = np.random.default_rng(seed)
   rounds, number = int(rng.integers(2, 40)), int(rng.integers(1, 5))
   z, delta = float(np.exp(rng.uniform(-1.8, 1.5))), float(10 ** rng.uniform(-8, -2))
-  found = tight(epochs(rounds, z, number), delta)
+  found = tight(bins(rounds, z, number), delta)
   revealed = accounting.gaussian_epsilon(z / math.sqrt(number), delta)
   assert found <= revealed
-  assert found <= accounting.epsilon(epochs(rounds, z, number), delta)
-  longer = tight(epochs(2 * rounds, z, number), delta)
+  assert found <= accounting.epsilon(bins(rounds, z, number), delta)
+  longer = tight(bins(2 * rounds, z, number), delta)
   assert longer <= found * (1 + 1e-3) + 1e-6
 
 
 def test_what_is_not_amplified_costs_what_it_did():
-  run, revealed = epochs(3, 1.0), accounting.gaussian_epsilon(1.0, 1e-5)
+  run, revealed = bins(3, 1.0), accounting.gaussian_epsilon(1.0, 1e-5)
   replaced = accounting.gaussian_epsilon(0.5, 1e-5)
   assert tight(run, 1e-5, relation="replace_one") == pytest.approx(replaced, rel=1e-3)
-  assert tight(epochs(1, 1.0), 1e-5) == pytest.approx(revealed, rel=1e-3)
-  assert tight(epochs(3, 0.15), 1e-5) == tight(subsampled_gaussian(1.0, 0.15, 1), 1e-5)
+  assert tight(bins(1, 1.0), 1e-5) == pytest.approx(revealed, rel=1e-3)
+  assert tight(bins(3, 0.15), 1e-5) == tight(subsampled_gaussian(1.0, 0.15, 1), 1e-5)
   # Renyi divergences charge an epoch one release.
   by_rdp = partial(accounting.epsilon, delta=1e-5, accountant="rdp")
   assert by_rdp(run) == by_rdp(subsampled_gaussian(1.0, 1.0, 1))
@@ -143,9 +96,7 @@ def test_what_is_not_amplified_costs_what_it_did():
   ],
 )
 def test_both_ends_are_near_each_other(rounds, z, delta, number):
-  first, later = (Round(BallsInBins(rounds, start), GaussianSum(1.0, z)) for start in (True, False))
-  run = Ledger().extend([(first, 1), (later, rounds - 1)] * number)
-  lower, upper = accounting.epsilon_interval(run, delta)
+  lower, upper = accounting.epsilon_interval(bins(rounds, z, number), delta)
   assert upper * (1 - 5e-3) < lower < upper
 
 
@@ -183,16 +134,16 @@ def test_rounds_of_other_noise_count_as_the_least_and_others_on_top():
   sampling = [BallsInBins(2, starts_epoch=first) for first in (True, False)]
   loud, quiet = GaussianSum(1.0, 1.0), GaussianSum(1.0, 3.0)
   mixed = Ledger().append(Round(sampling[0], quiet)).append(Round(sampling[1], loud))
-  assert tight(mixed, 1e-5) == tight(epochs(2, 1.0), 1e-5)
+  assert tight(mixed, 1e-5) == tight(bins(2, 1.0), 1e-5)
   other = Ledger().append(Round(sampling[0], LaplaceSum(1.0, 2.0))).append(Round(sampling[1], loud))
-  together = epochs(2, 1.0).append(Round(PoissonSampling(1.0), LaplaceSum(1.0, 2.0)))
+  together = bins(2, 1.0).append(Round(PoissonSampling(1.0), LaplaceSum(1.0, 2.0)))
   assert tight(other, 1e-5) == pytest.approx(tight(together, 1e-5))
   grouped = Ledger()
   for place in sampling:
     grouped = grouped.append(
       Round(place, GroupedSums((GaussianSum(1.0, 2**0.5), GaussianSum(3.0, 18**0.5)), ("a", "b")))
     )
-  assert tight(grouped, 1e-5) == pytest.approx(tight(epochs(2, 1.0), 1e-5))
+  assert tight(grouped, 1e-5) == pytest.approx(tight(bins(2, 1.0), 1e-5))
 
 
 @pytest.mark.slow
@@ -200,5 +151,5 @@ def test_many_rounds_cost_about_what_poisson_samples_cost():
   # At equal expected cohorts, an epoch of 100 rounds; few epochs of bins cost more than Poisson.
   for number, z in ((1, 0.8), (10, 1.0)):
     poisson = tight(subsampled_gaussian(0.01, z, 100 * number), 1e-6)
-    bins = tight(epochs(100, z, number), 1e-6)
-    assert 0.7 * poisson < bins < 1.3 * poisson
+    in_bins = tight(bins(100, z, number), 1e-6)
+    assert 0.7 * poisson < in_bins < 1.3 * poisson

@@ -6,76 +6,18 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy
 
 from jdp import accounting
 from jdp.accounting.pld.losses import random_allocation
 from jdp.events import BallsInBins, GaussianSum, LaplaceSum, RandomAllocation, Round
 from jdp.ledger import Ledger, subsampled_gaussian
-
-
-def epochs(rounds, taken, z, number=1, relation="add_remove", query=None):
-  query = query or GaussianSum(1.0, z)
-  first, later = (
-    Round(RandomAllocation(rounds, taken, start), query, relation) for start in (True, False)
-  )
-  result = Ledger()
-  for _ in range(number):
-    result = (
-      result.append(first).append(later, count=rounds - 1) if rounds > 1 else result.append(first)
-    )
-  return result
-
-
-def bins(rounds, z, number=1):
-  result = Ledger()
-  for _ in range(number):
-    for place in range(rounds):
-      result = result.append(Round(BallsInBins(rounds, place == 0), GaussianSum(1.0, z)))
-  return result
-
-
-def tight(run, delta=1e-3):
-  return accounting.epsilon(run, delta, accountant="pld")
-
-
-def call(z, strike):
-  """E (R - strike)_+ of one ratio R under Q, elementwise (Black and Scholes)."""
-  positive = np.maximum(strike, 1e-300)
-  t = -0.5 / z - np.log(positive) * z
-  value = scipy.special.ndtr(t + 1 / z) - positive * scipy.special.ndtr(t)
-  return np.where(strike > 0, value, 1 - strike)
-
-
-def sticks(rounds, taken, z, epsilon, points):
-  """The hockey sticks (removal, addition) at e^epsilon: a rule in all dimensions but one.
-
-  The likelihood ratio is the mean of the products of `taken` of the rounds' ratios: linear in the
-  last one, over which the integral is closed.
-  """
-  x = np.linspace(-9.0, 9.0 + 1 / z, points)
-  weights = np.exp(-x * x / 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])
-  ratio = np.exp(x / z - 0.5 / z / z)
-  sums, mass = [np.ones(1), *[np.zeros(1)] * taken], np.ones(1)  # elementary symmetric sums
-  for _ in range(rounds - 1):
-    fewer = [np.zeros(1), *sums[:-1]]
-    sums = [
-      (np.reshape(a, (-1, 1)) + np.reshape(b, (-1, 1)) * ratio).ravel()
-      for a, b in zip(sums, fewer, strict=True)
-    ]
-    mass = np.multiply.outer(mass, weights).ravel()
-  number, constant, slope = math.comb(rounds, taken), sums[taken], sums[taken - 1]
-  above = (number * math.exp(epsilon) - constant) / slope
-  below = (number * math.exp(-epsilon) - constant) / slope
-  puts = np.where(below > 0, call(z, below) - 1 + below, 0.0)
-  removal, addition = mass @ (slope * call(z, above)), mass @ (slope * puts)
-  return removal / number, math.exp(epsilon) * addition / number
+from tests.helpers.epochs import bins, epochs, sticks, tight
 
 
 def test_quadrature_is_the_published_value_for_one_of_two():
   # z = 1, delta = 1e-5: removal 3.697396, addition 3.079733.
-  assert sticks(2, 1, 1.0, 3.697396, 1001)[0] == pytest.approx(1e-5, rel=1e-3)
-  assert sticks(2, 1, 1.0, 3.079733, 1001)[1] == pytest.approx(1e-5, rel=1e-3)
+  assert sticks(2, 1, 1.0, 3.697396, 4001)[0] == pytest.approx(1e-5, rel=1e-4)
+  assert sticks(2, 1, 1.0, 3.079733, 4001)[1] == pytest.approx(1e-5, rel=1e-4)
 
 
 @pytest.mark.parametrize(
