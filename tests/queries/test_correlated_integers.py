@@ -208,8 +208,7 @@ def test_who_names_nothing_leaves_all_noise(key):
   assert QUERY.stddevs[-1] ** 2 * 3 == pytest.approx(needed, rel=1e-3)
 
 
-def test_levels_suffice_and_are_no_more_than_a_part_above(key):
-  del key
+def test_levels_suffice_and_are_no_more_than_a_part_above():
   missing = np.arange(4)
   together = QUERY.stddevs**2 * (N - missing)
   assert np.all(together >= together[0] * (1 - 1e-12))

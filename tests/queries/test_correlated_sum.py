@@ -34,8 +34,9 @@ STRATEGIES = {
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
 
 
-def released(query, sums, key):
+def released(query, sums, key, record=None):
   """The results of all rounds, [n, d], and the events."""
+  record = sums[0] if record is None else record
 
   @jax.jit
   def run(keys):
@@ -43,9 +44,9 @@ def released(query, sums, key):
       result, event, state = query.finalize(total_and_key[1], state, total_and_key[0])
       return state, (result, event)
 
-    return jax.lax.scan(step, query.init(sums[0]), (sums, keys))[1]
+    return jax.lax.scan(step, query.init(record), (sums, keys))[1]
 
-  return run(jax.random.split(key, len(sums)))
+  return run(jax.random.split(key, len(jax.tree.leaves(sums)[0])))
 
 
 def measured(query, scale=1.0):
@@ -206,16 +207,8 @@ def test_an_adaptive_clip_norm_and_its_noise():
   )
   record = jnp.zeros(DIM)
   total = query.preprocess(jax.random.key(0), query.init(record), record, jnp.float32(0))
-
-  @jax.jit
-  def run(keys):
-    def step(state, key):
-      result, event, state = query.finalize(key, state, total)
-      return state, (result, event)
-
-    return jax.lax.scan(step, query.init(record), keys)[1]
-
-  results, events = run(jax.random.split(jax.random.key(6), ROUNDS))
+  totals = jax.tree.map(lambda x: jnp.broadcast_to(x, (ROUNDS, *x.shape)), total)
+  results, events = released(query, totals, jax.random.key(6), record)
   of_sum = (Z**-2 - 2.0**-2) ** -0.5  # what the count leaves
   noise_of_sum = np.asarray(results, np.float64) / (of_sum * np.asarray(events.clip_norm)[:, None])
   assert_covariance(noise_of_sum @ noise_of_sum.T / DIM, linalg.inv(strategy.matrix()))

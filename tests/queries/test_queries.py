@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdp import ledger
-from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round
+from jdp.events import GaussianSum, NonPrivate, PoissonSampling, Round, WeightedAverage
 from jdp.events.base import NO_NUMBER
 from jdp.ledger.unstacking import unstack
-from jdp.queries import average, gaussian_sum, no_privacy, registry
+from jdp.queries import average, gaussian_sum, no_privacy, registry, weighted_average
 from jdp.queries.base import unbounded
-from tests.helpers import statistical
 
 S = 1.5
 ADVERSARIAL = [np.nan, np.inf, -np.inf, 3e38, -1e30, 1.0, 1e-30, 0.0]
@@ -101,46 +99,6 @@ def test_sum_clips_to_its_bound_and_no_privacy_does_not():
   np.testing.assert_array_equal(contribution(no_privacy(), record, 1.0), record)
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("denominator", [None, 8.0], ids=["sum", "average"])
-@pytest.mark.parametrize(
-  "stddev", [0.3, lambda step: jnp.float32(0.3)], ids=["constant", "schedule"]
-)
-def test_noise_of_zero_gradients_has_exactly_the_stated_stddev_on_every_leaf(
-  key, denominator, stddev
-):
-  query = gaussian_sum(S, stddev)
-  query = query if denominator is None else average(query, denominator)
-  zeros = {"w": jnp.zeros((300, 300)), "b": jnp.zeros(90_000)}
-  noise, event, _ = jax.jit(query.finalize)(key, query.init(zeros), zeros)
-  expected = 0.3 / (denominator or 1.0)
-  for leaf in jax.tree.leaves(noise):
-    statistical.assert_normal_stddev(leaf, expected, catches=0.02)
-    statistical.assert_mean(np.ravel(leaf), 0.0, stddev=expected, catches=0.03 * expected)
-    for wrong in (0.98, 1.02):  # the test can fail
-      with pytest.raises(AssertionError, match="times the expected"):
-        statistical.assert_normal_stddev(wrong * leaf, expected, catches=0.02)
-  assert (float(event.clip_norm), event.stddev) == (S, pytest.approx(0.3))
-
-
-def test_leaves_rounds_and_keys_never_share_noise():
-  query, n = gaussian_sum(S, 1.0), 20_000
-  zeros = {"a": jnp.zeros(n), "b": jnp.zeros(n)}
-  first, _, after = query.finalize(jax.random.key(1), query.init(zeros), zeros)
-  second, _, _ = query.finalize(jax.random.key(2), after, zeros)
-  statistical.assert_uncorrelated(
-    np.stack([*first.values(), *second.values()], axis=1), catches=0.07
-  )
-
-
-def test_noise_is_a_function_of_its_key():
-  query, zeros = gaussian_sum(S, 1.0), jnp.zeros(5)
-  draws = [
-    query.finalize(jax.random.key(3), query.init(zeros), zeros)[0].tolist() for _ in range(2)
-  ]
-  assert draws[0] == draws[1]
-
-
 def test_the_denominator_does_not_move_with_the_cohort():
   query = average(gaussian_sum(S, 0.0), 4.0)
   state = query.init(tree(np.zeros(4)))
@@ -154,31 +112,40 @@ def test_the_denominator_does_not_move_with_the_cohort():
     assert result[0].tolist() == [[len(cohort) / 4, 0, 0]]
 
 
-def test_without_noise_the_result_is_the_sum(key):
-  query, total = gaussian_sum(S, 0.0), {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(0.1)}
-  result, event, _ = query.finalize(key, query.init(total), total)
+@pytest.mark.parametrize(
+  ("query", "stated"), [(gaussian_sum(S, 0.0), GaussianSum(S, 0.0)), (no_privacy(), NonPrivate())]
+)
+def test_without_noise_the_result_is_the_sum_and_the_event_says_so(query, stated, key):
+  total = {"w": jnp.array([1.0, -2.0]), "b": jnp.float32(0.1)}
+  result, event, state = query.finalize(key, query.init(total), total)
   assert jax.tree.map(lambda x: x.tolist(), result) == jax.tree.map(lambda x: x.tolist(), total)
-  assert event == GaussianSum(S, 0.0)
+  assert (event, int(state.step)) == (stated, 1)
 
 
-def test_schedules_are_followed_and_the_event_says_what_was_done_in_that_round(key):
+@pytest.mark.parametrize(
+  ("make", "kind", "options"),
+  [
+    (gaussian_sum, GaussianSum, {}),
+    (weighted_average, WeightedAverage, {"min_total_weight": 1.0}),
+  ],
+)
+def test_schedules_are_followed_and_the_event_says_what_was_done_in_that_round(
+  key, make, kind, options
+):
   clips, stddevs = jnp.array([4.0, 2.0, 1.0]), jnp.array([0.0, 0.5, 8.0])
-  query = gaussian_sum(lambda step: clips[step], lambda step: stddevs[step])
+  query = make(lambda step: clips[step], lambda step: stddevs[step], **options)
   record = jnp.array([3.0, 4.0])
 
   def one_round(state, key):
     part = query.preprocess(key, state, record, jnp.float32(1))
     _, event, state = query.finalize(key, state, part)
-    return state, (jnp.linalg.norm(part), event)
+    return state, (jnp.linalg.norm(getattr(part, "vector", part)), event)
 
   state, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key, 3))
   np.testing.assert_allclose(norms, clips, rtol=4e-6)
-  rounds = unstack(Round(PoissonSampling(0.1), events))
-  assert [(e.query.clip_norm, e.query.stddev) for e in rounds] == [
-    (4.0, 0.0),
-    (2.0, 0.5),
-    (1.0, 8.0),
-  ]
+  levels = zip(clips.tolist(), stddevs.tolist(), strict=True)
+  rounds = [event.query for event in unstack(Round(PoissonSampling(0.1), events))]
+  assert rounds == [kind(clip, stddev, **options) for clip, stddev in levels]
   assert int(state.step) == 3
 
 
@@ -187,15 +154,6 @@ def test_a_schedule_that_gives_no_bound_lets_nothing_through(clip):
   assert not np.any(
     contribution(gaussian_sum(lambda step: jnp.float32(clip), 1.0), [1.0, 2.0, 3.0, 4.0], 1.0)
   )
-
-
-@private_query
-def test_as_many_noise_draws_as_events(query, key, noise_draws):
-  state, events, total = query.init(jnp.zeros(3)), ledger.Ledger(), jnp.zeros(3)
-  for round_key in jax.random.split(key, 5):
-    _, event, state = query.finalize(round_key, state, total)
-    events = events.append(Round(PoissonSampling(0.1), event))
-  assert len(events) == len(noise_draws) == 5
 
 
 @every_query
@@ -217,12 +175,6 @@ def test_constants_stay_float64_in_the_event(key):
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 def test_a_record_that_is_not_finite_counts_as_zero(query, poison):
   assert not np.any(contribution(query, [1.0, poison, 1.0, 1.0], 1.0))
-
-
-def test_no_privacy_says_so_and_adds_nothing(key):
-  query, total = no_privacy(), jnp.array([1.0, 2.0])
-  result, event, state = query.finalize(key, query.init(total), total)
-  assert (result.tolist(), event, int(state.step)) == ([1.0, 2.0], NonPrivate(), 1)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf, "1", None])

@@ -35,24 +35,6 @@ def test_weighted_average_is_its_definition(weights):
   assert (event, int(after.step)) == (WeightedAverage(2.0, 0.0, 0.5), 1)
 
 
-def test_weighted_average_follows_schedules(key):
-  clips, stddevs = jnp.array([4.0, 2.0]), jnp.array([0.0, 0.5])
-  query = weighted_average(
-    lambda step: clips[step], lambda step: stddevs[step], min_total_weight=1.0
-  )
-  record = jnp.array([3.0, 4.0])
-
-  def one_round(state, key):
-    part = query.preprocess(key, state, record, jnp.float32(1))
-    _, event, state = query.finalize(key, state, part)
-    return state, (jnp.linalg.norm(part.vector), event)
-
-  _, (norms, events) = jax.lax.scan(one_round, query.init(record), jax.random.split(key))
-  np.testing.assert_allclose(norms, clips, rtol=4e-6)
-  rounds = [event.query for event in unstack(Round(PoissonSampling(0.1), events))]
-  assert rounds == [WeightedAverage(4.0, 0.0, 1.0), WeightedAverage(2.0, 0.5, 1.0)]
-
-
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1e-31, "1", None])
 def test_the_least_weight_is_checked_by_name(bad):
   with pytest.raises(ValueError, match="Expected min_total_weight to be a number"):
