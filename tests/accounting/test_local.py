@@ -24,15 +24,10 @@ def many(value, count, cap=None):
   return Ledger().append(LocalRelease(PureDP(value), cap), count=count)
 
 
-def exact_delta(epsilon, count, total):
-  """delta of `count` randomised responses on one bit, each epsilon-DP, at `total`: all of an
-  output's ones matter.
-  """
+def laws_of_ones(epsilon, count):
+  """The law of the ones among `count` randomised responses to one bit, and to the other."""
   p = 1 / (1 + math.exp(-epsilon))
-  ones = np.arange(count + 1)
-  choose = np.array([math.comb(count, int(k)) for k in ones], float)
-  here, there = (choose * a**ones * b ** (count - ones) for a, b in ((p, 1 - p), (1 - p, p)))
-  return np.maximum(here - math.exp(total) * there, 0).sum()
+  return (scipy.stats.binom.pmf(np.arange(count + 1), count, one) for one in (p, 1 - p))
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
@@ -40,8 +35,10 @@ def test_between_the_exact_composition_and_the_basic_theorem(accountant):
   for epsilon, count in ((0.1, 100), (1.0, 10), (3.0, 2)):
     ledger = many(epsilon, count)
     ours = accounting.epsilon(ledger, 1e-5, accountant=accountant)
+    here, there = laws_of_ones(epsilon, count)
+    exact = np.maximum(here - math.exp(ours) * there, 0).sum()
     # rounding, where the bound is tight
-    assert exact_delta(epsilon, count, ours) <= 1e-5 * (1 + 1e-8)
+    assert exact <= 1e-5 * (1 + 1e-8)
     assert ours <= epsilon * count
     assert accounting.epsilon(ledger, 0.0, accountant=accountant) == pytest.approx(
       epsilon * count, rel=1e-12
@@ -118,10 +115,7 @@ def test_together_is_above_the_exact_loss_of_both():
   # Exactly: a Gaussian shift and binary responses, of which the second is summed over.
   ledger = both(PoissonSampling(1.0))
   z = 40.0 / 2 / math.sqrt(30)
-  p = 1 / (1 + math.exp(-0.05))
-  ones = np.arange(21)
-  choose = np.array([math.comb(20, int(k)) for k in ones], float)
-  here, there = (choose * a**ones * b ** (20 - ones) for a, b in ((p, 1 - p), (1 - p, p)))
+  here, there = laws_of_ones(0.05, 20)
   for epsilon in (0.3, 1.0, 2.0):
     rest = epsilon + np.log(there / here)
     sides = (scipy.stats.norm.cdf(side / 2 / z - rest * z) for side in (1, -1))
@@ -130,14 +124,6 @@ def test_together_is_above_the_exact_loss_of_both():
 
 
 def test_relations_that_releases_do_not_cover_are_refused():
-  for accountant in ("rdp", "moments", "pld"):
-    with pytest.raises(
-      ValueError,
-      match="Expected relation replace_one, which the local releases state, got add_remo",
-    ):
-      accounting.epsilon(
-        both(PoissonSampling(1.0)), 1e-5, relation="add_remove", accountant=accountant
-      )
   with pytest.raises(
     ValueError, match="replace_one or zero_out for rounds and local releases of one observer"
   ):
@@ -161,17 +147,6 @@ def test_a_cap_is_over_one_run():
   assert accounting.local_guarantee(run + subsampled_gaussian(0.1, 1.0, 5)).epsilon == 3.0
 
 
-def test_caps_and_units_must_agree():
-  differing = Ledger().extend((LocalRelease(PureDP(1.0), cap), 1) for cap in (2, 3))
-  with pytest.raises(ValueError, match="one participation cap"):
-    accounting.epsilon(differing, 1e-5)
-  of_examples = Round(
-    PoissonSampling(1.0), GaussianSum(1.0, 9.0), "replace_one", "example", "server"
-  )
-  with pytest.raises(ValueError, match="protect one unit, got example, value"):
-    accounting.epsilon(many(1.0, 2).append(of_examples), 1e-5)
-
-
 def test_overflow_of_rounds_beside_releases_is_charged():
   overflowing = PoissonSampling(1.0, overflow_probability=1e-9)
   for epsilon, accountant in itertools.product((0.5, 3.0), ("rdp", "moments")):
@@ -183,12 +158,3 @@ def test_overflow_of_rounds_beside_releases_is_charged():
     charged = min(1.0, plain + 30e-9 * (1 + math.exp(epsilon)))
     assert min(1.0, plain + 60e-9) <= more <= charged * (1 + 1e-9)
     assert more >= charged * (1 - 1e-9) or epsilon == 3.0
-
-
-def test_no_amplification_changes_nothing_for_the_models_observer():
-  run = subsampled_gaussian(0.01, 1.0, 100).append(
-    LocalRelease(PureDP(1.0, unit="user", observer="server")), count=9
-  )
-  assert accounting.epsilon(run, 1e-5, observer="model") == accounting.epsilon(
-    subsampled_gaussian(0.01, 1.0, 100), 1e-5
-  )
