@@ -9,7 +9,6 @@ probability of 6e-7 in each comparison. Noise in common, in a tenth of its varia
 
 import contextlib
 import random as plain_random
-import shutil
 import warnings
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jdp.federated.engine.rounds import Server, block_of_at_most
 from jdp.federated.runs.folder_records import FolderRecords
 from jdp.federated.runs.run_folder import kept_key
 from jdp.matrix_factorization import banded_inverse_square_root, banded_toeplitz
-from tests.helpers.small_runs import InterruptedRunError
+from tests.helpers.small_runs import InterruptedRunError, copied
 
 _SIZE, _POPULATION, _ROUNDS = 4096, 8, 9
 _SMALL = 1e-5
@@ -170,12 +169,6 @@ def go(folder, settings, algorithm, kill=None):
         workdir=folder,
       )
   return begun[0]
-
-
-def copied(folder, target):
-  for name in (folder.name, folder.name + ".secret"):
-    shutil.copytree(folder.with_name(name), target / name)
-  return target / folder.name
 
 
 def unless_refused(folder, settings, algorithm):
