@@ -256,13 +256,7 @@ def over_mechanism(name, mechanism):
 
 
 def by_example(name, **options):
-  @functools.cache
-  def make(population):
-    sampler = sampling.poisson(population, 1.0)
-    update = example_gradient(loss(name))
-    return federated_averaging(update, average(), sampler, SGD, unit="example", **options)
-
-  return make
+  return averaging(example_gradient(loss(name)), unit="example", **options)
 
 
 def of_records(name):

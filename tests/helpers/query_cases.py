@@ -54,23 +54,24 @@ def clip_norms(state):
   return [node.clip_norm for node in states if isinstance(node, AdaptiveState)]
 
 
+def of_vectors(query, stddevs, clip, stddev):
+  """The case of a query that bounds the whole of a record, or of it scaled."""
+  return Case(query, stddevs, (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2)
+
+
 def gaussian(leaves, clip=1.5, stddev=0.8, schedule=False):
   bounds = (
     (lambda step: jnp.float32(clip), lambda step: jnp.float32(stddev))
     if schedule
     else (clip, stddev)
   )
-  query = queries.gaussian_sum(*bounds)
-  return Case(
-    query, dict.fromkeys(leaves, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2
-  )
+  return of_vectors(queries.gaussian_sum(*bounds), dict.fromkeys(leaves, stddev), clip, stddev)
 
 
 def joint(leaves, clip=1.2, stddev=0.5, scales=(2.0, 0.1, 30.0)):
   scale = dict(zip(LEAVES, scales, strict=True))
   query = queries.joint_clipped_sum(record(scale.get), clip, stddev)
-  stddevs = {leaf: scale[leaf] * stddev for leaf in leaves}
-  return Case(query, stddevs, (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2)
+  return of_vectors(query, {leaf: scale[leaf] * stddev for leaf in leaves}, clip, stddev)
 
 
 def weighted(leaves, clip=1.5, stddev=0.6, min_total_weight=1.75):
@@ -111,9 +112,7 @@ def grouped(parts, by_function=False):
 
 def per_layer(shapes, clip=1.5, stddev=0.8, shares="equal"):
   query = queries.per_layer(shapes, clip, stddev, shares=shares)
-  return Case(
-    query, dict.fromkeys(LEAVES, stddev), (), (clip / stddev) ** 2, (2 * clip / stddev) ** 2
-  )
+  return of_vectors(query, dict.fromkeys(LEAVES, stddev), clip, stddev)
 
 
 def examples(shapes) -> dict[str, Any]:

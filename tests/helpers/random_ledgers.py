@@ -20,32 +20,7 @@ from unittest import mock
 
 import numpy as np
 
-from jdp import accounting
-from jdp.events import (
-  BallsInBins,
-  ConcentratedRelease,
-  CorrelatedGaussianSum,
-  CyclicPoissonSampling,
-  DiscreteGaussianSum,
-  DistributedCorrelatedSum,
-  DistributedGaussianSum,
-  FixedSizeSampling,
-  GaussianSum,
-  GroupedSums,
-  LaplaceSum,
-  LocalRelease,
-  MinSeparationSampling,
-  NonPrivate,
-  PoissonSampling,
-  PureRelease,
-  RandomAllocation,
-  RandomizedResponse,
-  Round,
-  ShuffledBatches,
-  SkellamSum,
-  TruncatedPoissonSampling,
-  WeightedAverage,
-)
+from jdp import accounting, events
 from jdp.guarantees import ApproxDP, Observer, PureDP, Relation, SeparatedDP
 from jdp.ledger import Ledger
 
@@ -86,10 +61,10 @@ def whole(rng, least=1):
 
 
 def grouped(rng):
-  kinds = [QUERIES[kind] for kind in QUERIES if kind is not GroupedSums]
+  kinds = [QUERIES[kind] for kind in QUERIES if kind is not events.GroupedSums]
   kind = kinds[rng.integers(len(kinds))]
   parts = tuple(kind(rng) if rng.uniform() < 0.7 else query(rng) for _ in range(rng.integers(1, 4)))
-  return GroupedSums(parts, tuple(map(str, range(len(parts)))))
+  return events.GroupedSums(parts, tuple(map(str, range(len(parts)))))
 
 
 def correlated(kind, rng):
@@ -119,49 +94,55 @@ def in_turns(rng, kind, *middle):
 
 
 QUERIES = {
-  GaussianSum: lambda rng: GaussianSum(positive(rng), number(rng)),
-  LaplaceSum: lambda rng: LaplaceSum(positive(rng), number(rng)),
-  WeightedAverage: lambda rng: WeightedAverage(positive(rng), number(rng), positive(rng)),
-  RandomizedResponse: lambda rng: RandomizedResponse(
+  events.GaussianSum: lambda rng: events.GaussianSum(positive(rng), number(rng)),
+  events.LaplaceSum: lambda rng: events.LaplaceSum(positive(rng), number(rng)),
+  events.WeightedAverage: lambda rng: events.WeightedAverage(
+    positive(rng), number(rng), positive(rng)
+  ),
+  events.RandomizedResponse: lambda rng: events.RandomizedResponse(
     probability(rng), whole(rng, 2), bool(rng.integers(2))
   ),
-  PureRelease: lambda rng: PureRelease(number(rng)),
-  ConcentratedRelease: lambda rng: ConcentratedRelease(number(rng)),
-  NonPrivate: lambda rng: NonPrivate(),
-  GroupedSums: grouped,
-  DistributedGaussianSum: lambda rng: DistributedGaussianSum(
+  events.PureRelease: lambda rng: events.PureRelease(number(rng)),
+  events.ConcentratedRelease: lambda rng: events.ConcentratedRelease(number(rng)),
+  events.NonPrivate: lambda rng: events.NonPrivate(),
+  events.GroupedSums: grouped,
+  events.DistributedGaussianSum: lambda rng: events.DistributedGaussianSum(
     positive(rng), number(rng), rng.uniform() < 0.9
   ),
-  DiscreteGaussianSum: lambda rng: DiscreteGaussianSum(
+  events.DiscreteGaussianSum: lambda rng: events.DiscreteGaussianSum(
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, whole(rng)
   ),
-  SkellamSum: lambda rng: SkellamSum(
+  events.SkellamSum: lambda rng: events.SkellamSum(
     positive(rng), positive(rng), number(rng), whole(rng, 0) - 1, released=rng.uniform() < 0.9
   ),
-  CorrelatedGaussianSum: functools.partial(correlated, CorrelatedGaussianSum),
-  DistributedCorrelatedSum: functools.partial(correlated, DistributedCorrelatedSum),
+  events.CorrelatedGaussianSum: functools.partial(correlated, events.CorrelatedGaussianSum),
+  events.DistributedCorrelatedSum: functools.partial(correlated, events.DistributedCorrelatedSum),
 }
 SAMPLINGS = {
-  TruncatedPoissonSampling: lambda rng: TruncatedPoissonSampling(
+  events.TruncatedPoissonSampling: lambda rng: events.TruncatedPoissonSampling(
     probability(rng), min(whole(rng), 10**12), min(whole(rng), 10**12)
   ),
-  PoissonSampling: lambda rng: PoissonSampling(
+  events.PoissonSampling: lambda rng: events.PoissonSampling(
     probability(rng), overflow(rng), max_participations=whole(rng) if rng.uniform() < 0.2 else None
   ),
-  FixedSizeSampling: lambda rng: FixedSizeSampling(*sorted((whole(rng), whole(rng)))),
-  ShuffledBatches: lambda rng: ShuffledBatches(
+  events.FixedSizeSampling: lambda rng: events.FixedSizeSampling(*sorted((whole(rng), whole(rng)))),
+  events.ShuffledBatches: lambda rng: events.ShuffledBatches(
     whole(rng), bool(rng.integers(2)), bool(rng.integers(2))
   ),
-  BallsInBins: lambda rng: BallsInBins(whole(rng), bool(rng.integers(2)), overflow(rng)),
-  RandomAllocation: lambda rng: allocation(rng),
-  MinSeparationSampling: lambda rng: in_turns(rng, MinSeparationSampling, whole(rng)),
-  CyclicPoissonSampling: lambda rng: in_turns(rng, CyclicPoissonSampling, probability(rng)),
+  events.BallsInBins: lambda rng: events.BallsInBins(
+    whole(rng), bool(rng.integers(2)), overflow(rng)
+  ),
+  events.RandomAllocation: lambda rng: allocation(rng),
+  events.MinSeparationSampling: lambda rng: in_turns(rng, events.MinSeparationSampling, whole(rng)),
+  events.CyclicPoissonSampling: lambda rng: in_turns(
+    rng, events.CyclicPoissonSampling, probability(rng)
+  ),
 }
 
 
 def allocation(rng):
   most, rounds = sorted((whole(rng), whole(rng)))
-  return RandomAllocation(rounds, most, bool(rng.integers(2)), overflow(rng))
+  return events.RandomAllocation(rounds, most, bool(rng.integers(2)), overflow(rng))
 
 
 def overflow(rng):
@@ -181,9 +162,9 @@ def event(rng, relation, observer):
       PureDP(math.inf),
     )[rng.integers(4)]
     guarantee = guarantee.restate(unit="user", observer=observer)
-    return LocalRelease(guarantee, (None, 1, 100)[rng.integers(3)])
+    return events.LocalRelease(guarantee, (None, 1, 100)[rng.integers(3)])
   sampling = list(SAMPLINGS.values())[rng.integers(len(SAMPLINGS))](rng)
-  return Round(sampling, query(rng), relation, observer=observer)
+  return events.Round(sampling, query(rng), relation, observer=observer)
 
 
 def random_ledger(rng):
@@ -195,17 +176,17 @@ def random_ledger(rng):
 
 # What is harmless to raise in a query (epsilon may not grow), and what to lower.
 NOISE = {
-  GaussianSum: "stddev",
-  LaplaceSum: "scale",
-  WeightedAverage: "stddev",
-  RandomizedResponse: "noise",
-  DistributedGaussianSum: "stddev",
-  DiscreteGaussianSum: "share_stddev",
-  SkellamSum: "share_variance",
-  CorrelatedGaussianSum: "noise_multiplier",
-  DistributedCorrelatedSum: "noise_multiplier",
+  events.GaussianSum: "stddev",
+  events.LaplaceSum: "scale",
+  events.WeightedAverage: "stddev",
+  events.RandomizedResponse: "noise",
+  events.DistributedGaussianSum: "stddev",
+  events.DiscreteGaussianSum: "share_stddev",
+  events.SkellamSum: "share_variance",
+  events.CorrelatedGaussianSum: "noise_multiplier",
+  events.DistributedCorrelatedSum: "noise_multiplier",
 }
-COST = {PureRelease: "epsilon", ConcentratedRelease: "rho"}
+COST = {events.PureRelease: "epsilon", events.ConcentratedRelease: "rho"}
 
 
 def scaled(value, factor, ceiling=math.inf):
@@ -214,10 +195,10 @@ def scaled(value, factor, ceiling=math.inf):
 
 def quieter(query):
   """The same with more noise."""
-  if isinstance(query, GroupedSums):
+  if isinstance(query, events.GroupedSums):
     return dataclasses.replace(query, parts=tuple(map(quieter, query.parts)))
   if name := NOISE.get(type(query)):
-    ceiling = 1.0 if isinstance(query, RandomizedResponse) else math.inf
+    ceiling = 1.0 if isinstance(query, events.RandomizedResponse) else math.inf
     return dataclasses.replace(query, **{name: scaled(getattr(query, name), 1.7, ceiling)})
   if name := COST.get(type(query)):
     return dataclasses.replace(query, **{name: getattr(query, name) / 1.7})
@@ -226,9 +207,9 @@ def quieter(query):
 
 def rarer(sampling):
   """The same with a smaller sample."""
-  if isinstance(sampling, PoissonSampling | CyclicPoissonSampling):
+  if isinstance(sampling, events.PoissonSampling | events.CyclicPoissonSampling):
     return dataclasses.replace(sampling, probability=sampling.probability * 0.6)
-  if isinstance(sampling, FixedSizeSampling):
+  if isinstance(sampling, events.FixedSizeSampling):
     return dataclasses.replace(sampling, sample_size=max(1, sampling.sample_size * 6 // 10))
   return sampling
 
@@ -241,18 +222,19 @@ def more_often(event, count):
   return event, 3 * count
 
 
+def with_part(event, name, change):
+  """The event with its query or sampling changed; a local release has neither."""
+  if not isinstance(event, events.Round):
+    return event
+  return dataclasses.replace(event, **{name: change(getattr(event, name))})
+
+
 def with_more_noise(event, count):
-  return (
-    dataclasses.replace(event, query=quieter(event.query)) if isinstance(event, Round) else event
-  ), count
+  return with_part(event, "query", quieter), count
 
 
 def with_smaller_samples(event, count):
-  return (
-    dataclasses.replace(event, sampling=rarer(event.sampling))
-    if isinstance(event, Round)
-    else event
-  ), count
+  return with_part(event, "sampling", rarer), count
 
 
 class FaultError(Exception):
@@ -326,7 +308,7 @@ def search(count, seed, accountants=("rdp", "moments", "pld"), pld_share=0.05):
     for accountant in accountants:
       if accountant == "pld" and rng.uniform() > pld_share:
         continue
-      relation = next((e.relation for e, _ in ledger.entries if isinstance(e, Round)), None)
+      relation = next((e.relation for e, _ in ledger.entries if isinstance(e, events.Round)), None)
       started = time.process_time()
       try:
         stated_by[accountant] += check(ledger, accountant, relation)

@@ -7,27 +7,17 @@ from jdp.accounting.dominating_pairs import gaussian_pair
 from jdp.accounting.families.base import DominatingPair, Family, unbounded
 from jdp.accounting.families.gaussian import GAUSSIAN
 from jdp.accounting.pld.losses import pairs
-from jdp.events import (
-  EventBase,
-  GaussianSum,
-  GroupedSums,
-  LaplaceSum,
-  NonPrivate,
-  PoissonSampling,
-  Round,
-  TruncatedPoissonSampling,
-)
 from jdp.guarantees import Relation
 from jdp.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("undone")
-GAUSSIAN_SUM = GaussianSum(1.0, 1.0)
+GAUSSIAN_SUM = events.GaussianSum(1.0, 1.0)
 
 
 def query_of(name="Query", fields=(), **analysis):
   """A new type of a query's event, of fields that are numbers, with an analysis."""
   body = {"__annotations__": dict.fromkeys(fields, float), "__doc__": "A query."}
-  kind = events.register(type(name, (EventBase,), body))
+  kind = events.register(type(name, (events.EventBase,), body))
   accounting.register_query(kind, accounting.QueryAnalysis(**analysis))
   return kind
 
@@ -37,7 +27,7 @@ def sampling_of(name="Sampling", fields=(), **analysis):
   body = {"__annotations__": dict.fromkeys(fields, float), "__doc__": "A sampling."}
   if "turns" in analysis:
     body["__annotations__"]["position"], body["position"] = float, 0.0
-  kind = events.register_sampling(type(name, (EventBase,), body))
+  kind = events.register_sampling(type(name, (events.EventBase,), body))
   accounting.register_sampling(kind, accounting.SamplingAnalysis(**analysis))
   return kind
 
@@ -45,7 +35,7 @@ def sampling_of(name="Sampling", fields=(), **analysis):
 def run(*entries, relation="add_remove", observer="model"):
   """A ledger of (sampling, query, count)."""
   return Ledger().extend(
-    (Round(sampling, query, relation, observer=observer), count)
+    (events.Round(sampling, query, relation, observer=observer), count)
     for sampling, query, count in entries
   )
 
@@ -55,11 +45,11 @@ def epsilon(*entries, accountant="rdp", **scope):
 
 
 def grouped(*parts):
-  return GroupedSums(parts, tuple(map(str, range(len(parts)))))
+  return events.GroupedSums(parts, tuple(map(str, range(len(parts)))))
 
 
 @pytest.mark.parametrize("position", [0, 1])
-@pytest.mark.parametrize("other", ["same", "run", GAUSSIAN_SUM, NonPrivate()], ids=str)
+@pytest.mark.parametrize("other", ["same", "run", GAUSSIAN_SUM, events.NonPrivate()], ids=str)
 def test_a_group_is_charged_by_no_run_of_one_part(other, position):
   one = query_of(composed=lambda rounds, *_: [(gaussian_pair(9.0, 1.0), 1)])()
   if isinstance(other, str):
@@ -67,9 +57,9 @@ def test_a_group_is_charged_by_no_run_of_one_part(other, position):
     other = one if other == "same" else cheap
   parts = [other, one] if position else [one, other]
   with pytest.raises(ValueError, match="to be its round's only release, got GroupedSums"):
-    epsilon((PoissonSampling(1.0), grouped(*parts), 1))
-  assert epsilon((PoissonSampling(1.0), one, 3)) == epsilon(
-    (PoissonSampling(1.0), GaussianSum(1.0, 9.0), 1)
+    epsilon((events.PoissonSampling(1.0), grouped(*parts), 1))
+  assert epsilon((events.PoissonSampling(1.0), one, 3)) == epsilon(
+    (events.PoissonSampling(1.0), events.GaussianSum(1.0, 9.0), 1)
   )
 
 
@@ -85,9 +75,9 @@ def test_a_group_is_charged_by_no_run_of_one_part(other, position):
 def test_a_query_that_charges_nothing_is_refused(analysis):
   one = query_of(**analysis)()
   with pytest.raises(ValueError, match=r"of Query to charge a record .* what register_query was"):
-    epsilon((PoissonSampling(0.5), one, 1))
+    epsilon((events.PoissonSampling(0.5), one, 1))
   with pytest.raises(ValueError, match="Query"):  # nor is it free in a group
-    epsilon((PoissonSampling(0.5), grouped(GAUSSIAN_SUM, one), 1))
+    epsilon((events.PoissonSampling(0.5), grouped(GAUSSIAN_SUM, one), 1))
 
 
 def whole_gaussian_loss(row, removed, attained):
@@ -110,8 +100,8 @@ def test_no_family_is_free_unless_it_says_so(accountant):
   kind = query_of(fields=["z"], pair=lambda event, *_: DominatingPair(family, (event.z,)))
   for z in (0.0, 1.0):
     found, known = (
-      epsilon((PoissonSampling(1.0), query, 1), accountant=accountant)
-      for query in (kind(z), GaussianSum(1.0, z))
+      epsilon((events.PoissonSampling(1.0), query, 1), accountant=accountant)
+      for query in (kind(z), events.GaussianSum(1.0, z))
     )
     assert found == pytest.approx(known, rel=1e-3)
 
@@ -120,14 +110,14 @@ def test_no_family_is_symmetric_unless_it_says_so():
   family = Family("mirrored", GAUSSIAN.rdp, unbounded, None, loss=mirrored_loss)
   one = query_of(pair=lambda *_: DominatingPair(family, (0.1, 0.7)))()
   found, known = (
-    epsilon((PoissonSampling(q), query, 1), accountant="pld")
-    for q, query in ((1.0, one), (0.1, GaussianSum(1.0, 0.7)))
+    epsilon((events.PoissonSampling(q), query, 1), accountant="pld")
+    for q, query in ((1.0, one), (0.1, events.GaussianSum(1.0, 0.7)))
   )
   assert found == pytest.approx(known, rel=1e-6)
 
 
 def poisson_amplified(event, released, relation, release):
-  known = PoissonSampling(event.rate)
+  known = events.PoissonSampling(event.rate)
   return accounting.sampling_analysis(known).amplified(known, released, relation, release)
 
 
@@ -142,7 +132,7 @@ def turns_of(name, most, fields=("rate",), **turns):
   )
 
 
-@pytest.mark.parametrize("query", [GaussianSum, LaplaceSum])
+@pytest.mark.parametrize("query", [events.GaussianSum, events.LaplaceSum])
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_turns_of_which_none_dominates_are_all_charged(query, accountant):
   once = turns_of("Once", lambda event: 1)
@@ -150,7 +140,7 @@ def test_turns_of_which_none_dominates_are_all_charged(query, accountant):
     epsilon(
       (kind(1e-3), query(1.0, 1.0), 1), (kind(0.9), query(1.0, 1.1), 1), accountant=accountant
     )
-    for kind in (once, PoissonSampling)
+    for kind in (once, events.PoissonSampling)
   )
   assert found == known
   epochs = turns_of("Epochs", lambda event: 1, ("rate", "starts_epoch"), of_epochs=True)
@@ -161,8 +151,10 @@ def test_turns_of_which_none_dominates_are_all_charged(query, accountant):
 @pytest.mark.parametrize("cheaper", [(0.1, 2.0), (0.01, 1.0), (0.01, 2.0)])
 def test_turns_of_which_one_dominates_are_compared(cheaper):
   once = turns_of("Once", lambda event: 1)
-  found = epsilon((once(cheaper[0]), GaussianSum(1.0, cheaper[1]), 1), (once(0.1), GAUSSIAN_SUM, 1))
-  assert found == epsilon((PoissonSampling(0.1), GAUSSIAN_SUM, 1))
+  found = epsilon(
+    (once(cheaper[0]), events.GaussianSum(1.0, cheaper[1]), 1), (once(0.1), GAUSSIAN_SUM, 1)
+  )
+  assert found == epsilon((events.PoissonSampling(0.1), GAUSSIAN_SUM, 1))
 
 
 def test_a_severity_that_does_not_see_all_numbers_compares_no_others():
@@ -175,7 +167,7 @@ def test_a_severity_that_does_not_see_all_numbers_compares_no_others():
     rounds = [(kind(0.001, 1.0), 1), (kind(1.0, z), 1)]
     found, known = (
       epsilon(*((sampling, query, count) for query, count in rounds))
-      for sampling in (once, PoissonSampling(1.0))
+      for sampling in (once, events.PoissonSampling(1.0))
     )
     assert found == known
 
@@ -184,7 +176,7 @@ def test_a_severity_that_does_not_see_all_numbers_compares_no_others():
 def test_turns_of_two_samplers_are_told_apart(order):
   once, ten = turns_of("Once", lambda event: 1), turns_of("TenTimes", lambda event: 10)
   entries = [(once(1.0), GAUSSIAN_SUM, 10), (ten(1.0), GAUSSIAN_SUM, 100)]
-  whole = epsilon((PoissonSampling(1.0), GAUSSIAN_SUM, 11))
+  whole = epsilon((events.PoissonSampling(1.0), GAUSSIAN_SUM, 11))
   assert epsilon(*entries[::order]) == whole
 
 
@@ -192,7 +184,7 @@ def test_turns_of_two_samplers_are_told_apart(order):
 def test_where_one_samplers_events_disagree_the_dearest_holds(order):
   kind = turns_of("Upto", lambda event: int(event.most), ("rate", "most"))
   entries = [(kind(1.0, 1.0), GAUSSIAN_SUM, 5), (kind(1.0, 3.0), GAUSSIAN_SUM, 5)]
-  assert epsilon(*entries[::order]) == epsilon((PoissonSampling(1.0), GAUSSIAN_SUM, 3))
+  assert epsilon(*entries[::order]) == epsilon((events.PoissonSampling(1.0), GAUSSIAN_SUM, 3))
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "zero_out"])
@@ -212,7 +204,7 @@ def test_a_truncated_sample_reads_multipliers_not_columns(relation):
 
   whole = replaced = family(lambda row: row[0])
   one = query_of(pair=pair, is_central=True)()
-  sampling = TruncatedPoissonSampling(0.1, 100, 1000)
+  sampling = events.TruncatedPoissonSampling(0.1, 100, 1000)
   found, known = (
     epsilon((sampling, query, 100), relation=relation) for query in (one, GAUSSIAN_SUM)
   )
@@ -227,7 +219,7 @@ def test_a_group_of_turns_pays_for_the_sums_that_no_sample_amplifies():
     (events.CyclicPoissonSampling(2, 0.01, 100, position), query, 1)
     for position, query in enumerate((GAUSSIAN_SUM, events.DistributedGaussianSum(1.0, 1.1)))
   )
-  alone = epsilon((PoissonSampling(1.0), GaussianSum(1.0, 1.1), 1))
+  alone = epsilon((events.PoissonSampling(1.0), events.GaussianSum(1.0, 1.1), 1))
   assert alone <= epsilon(*rounds, relation="zero_out") <= 1.01 * alone
 
 
@@ -235,17 +227,17 @@ def test_a_group_of_turns_pays_for_the_sums_that_no_sample_amplifies():
 @pytest.mark.parametrize(
   ("analysis", "known"),
   [
-    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, [GaussianSum(2.0, 1.0)]),
+    ({"charged": lambda *_: (Relation.REPLACE_ONE,)}, [events.GaussianSum(2.0, 1.0)]),
     (
       {"charged": lambda *_: (Relation.REPLACE_ONE, Relation.ADD_REMOVE)},
-      [GaussianSum(2.0, 1.0), GAUSSIAN_SUM],
+      [events.GaussianSum(2.0, 1.0), GAUSSIAN_SUM],
     ),
     (
       {
         "stays": lambda event: True,
         "amplified": lambda event, released, *_: (*released, gaussian_pair(0.5, 1.0)),
       },
-      [GAUSSIAN_SUM, GaussianSum(2.0, 1.0)],
+      [GAUSSIAN_SUM, events.GaussianSum(2.0, 1.0)],
     ),
   ],
   ids=["replaced", "replaced and removed", "more"],
@@ -254,7 +246,7 @@ def test_a_cap_leaves_out_nothing_that_a_round_is_charged(analysis, known, numbe
   kind = sampling_of(
     turns=lambda event: accounting.Turns(0, lambda _: 2, by_coins=True), **analysis
   )
-  whole = [(PoissonSampling(1.0), query, min(number, 2)) for query in known]
+  whole = [(events.PoissonSampling(1.0), query, min(number, 2)) for query in known]
   assert epsilon((kind(), GAUSSIAN_SUM, number)) >= epsilon(*whole) * (1 - 1e-12)
 
 
@@ -285,6 +277,6 @@ def test_inclusion_is_a_coin_of_each_round_only_where_rounds_are_independent(ana
   kind = sampling_of(inclusion=lambda event: 0.01, **analysis)  # or a cohort, drawn once
   found, known = (
     epsilon((sampling, GAUSSIAN_SUM, 100), relation="zero_out", observer="server")
-    for sampling in (kind(), PoissonSampling(0.01 if analysis else 1.0))
+    for sampling in (kind(), events.PoissonSampling(0.01 if analysis else 1.0))
   )
   assert found == known
