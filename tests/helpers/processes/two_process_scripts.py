@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import jax
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -39,6 +41,14 @@ def start(script, output, *, devices):
     )
     for number in range(2)
   ]
+
+
+def joined():
+  """Makes a process that `start` began one of the two. Its number, and where its output goes."""
+  port, number, output = sys.argv[1:]
+  jax.config.update("jax_cpu_collectives_implementation", "gloo")
+  jax.distributed.initialize(f"localhost:{port}", 2, int(number))
+  return int(number), pathlib.Path(output)
 
 
 def finish(processes, seconds=300):

@@ -1,7 +1,5 @@
 """One of the two processes of `test_multiprocess`: python two_processes.py PORT NUMBER OUTPUT."""
 
-import sys
-
 import jax
 import numpy as np
 import optax
@@ -12,6 +10,7 @@ from jdp.federated.engine.rounds import block, replicate
 from jdp.federated.engine.sharded import shard
 from jdp.federated.estimators import fixed_denominator, flat_clipping
 from jdp.federated.fedavg import federated_averaging
+from tests.helpers.processes.two_process_scripts import joined
 
 
 def train(mesh, place):
@@ -34,22 +33,14 @@ def train(mesh, place):
 
 
 def main():
-  port, number, output = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-  jax.config.update("jax_cpu_collectives_implementation", "gloo")
-  jax.distributed.initialize(f"localhost:{port}", 2, number)
+  number, output = joined()
   first_of_each = [
     next(d for d in jax.devices() if d.process_index == process) for process in range(2)
   ]
   two, eight = train(client_mesh(first_of_each), replicate), train(client_mesh(), shard)
   if number == 0:
-    np.savez(
-      output,
-      devices=len(jax.devices()),
-      two_w=two["w"],
-      two_b=two["b"],
-      eight_w=eight["w"],
-      eight_b=eight["b"],
-    )
+    found = {"two_w": two["w"], "two_b": two["b"], "eight_w": eight["w"], "eight_b": eight["b"]}
+    np.savez(output, devices=len(jax.devices()), **found)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ Every leaf of the model has noise of another strategy. Where there is no run in 
 processes say that they reached the fourth round and wait to be killed. Others go on with the run.
 """
 
-import pathlib
 import signal
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +16,7 @@ from jdp import queries, sampling
 from jdp.federated import add_updates, client_mesh, rounds, train
 from jdp.federated.engine.sharded import shard
 from jdp.random import seeded_key
+from tests.helpers.processes.two_process_scripts import joined
 
 ROUNDS, USERS, SEPARATION = 7, 24, 3
 STRATEGIES = {
@@ -71,11 +70,9 @@ def trained(mesh=None, workdir=None, callbacks=()):
 
 
 def main():
-  port, number, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+  number, folder = joined()
   workdir = folder / "run"
   callbacks = () if workdir.exists() else (wait_to_be_killed,)
-  jax.config.update("jax_cpu_collectives_implementation", "gloo")
-  jax.distributed.initialize(f"localhost:{port}", 2, number)
   found = trained(client_mesh(), workdir, callbacks)
   if number == 0:
     np.savez(folder / "found.npz", **found)

@@ -4,14 +4,13 @@ It trains on users of a source that fails in the second process, and goes on whe
 """
 
 import json
-import pathlib
-import sys
 
 import jax
 import numpy as np
 
 from jdp import data, models
 from jdp.federated import dp_fedavg, train
+from tests.helpers.processes.two_process_scripts import joined
 
 USERS, ROUNDS = 40, 5
 
@@ -53,14 +52,13 @@ def trained(clients, workdir):
   return train(algorithm, params, clients, workdir=workdir, evaluate_every=2, **keys)
 
 
-def main(port, number, folder):
+def main():
   """What a process reads, how its run fails, and what the mended run leaves."""
-  jax.config.update("jax_cpu_collectives_implementation", "gloo")
-  jax.distributed.initialize(f"localhost:{port}", 2, int(number))
+  number, folder = joined()
   source = Users()
   clients = data.clients_from_source(source, max_examples=4)
   # The second process's part of three rounds, and some.
-  source.read, source.most = [], 70 if number == "1" else None
+  source.read, source.most = [], 70 if number == 1 else None
   failure = ""
   try:
     trained(clients, f"{folder}/run")
@@ -68,13 +66,10 @@ def main(port, number, folder):
     failure = str(error)
   read, source.read, source.most = source.read[:20], [], None
   params = trained(clients, f"{folder}/run").params
-  found = {
-    "failure": failure,
-    "read": read,
-    "params": [x.tolist() for x in jax.tree.leaves(params)],
-  }
-  pathlib.Path(folder, f"{number}.json").write_text(json.dumps(found))
+  leaves = [x.tolist() for x in jax.tree.leaves(params)]
+  found = {"failure": failure, "read": read, "params": leaves}
+  (folder / f"{number}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-  main(*sys.argv[1:])
+  main()

@@ -4,10 +4,7 @@ It trains in one work directory, is interrupted, and goes on; then it meets an e
 """
 
 import json
-import pathlib
-import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -17,6 +14,7 @@ from jdp import queries, random, sampling
 from jdp.federated import add_updates, client_mesh, rounds, train
 from jdp.federated.engine.rounds import replicate
 from jdp.federated.runs.digest import whole
+from tests.helpers.processes.two_process_scripts import joined
 
 NUM_ROUNDS = 7
 
@@ -98,9 +96,7 @@ def outcome(result):
 
 
 def main():
-  port, number, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
-  jax.config.update("jax_cpu_collectives_implementation", "gloo")
-  jax.distributed.initialize(f"localhost:{port}", 2, number)
+  number, folder = joined()
   mesh, said = client_mesh(), {}
   workdir = folder / "run" if number == 0 else folder / "nobody writes here"
   try:
