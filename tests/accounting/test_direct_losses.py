@@ -19,31 +19,31 @@ from tests.helpers import direct_losses
 ROUNDING = 1e-3  # of cells and of the lattice, over 1 + epsilon: the cells of two noises together
 
 
+def between(rng, low, high):
+  return float(rng.uniform(low, high))
+
+
 def gaussian(rng):
-  return events.GaussianSum(1.0, float(rng.uniform(0.8, 4.0)))
+  return events.GaussianSum(1.0, between(rng, 0.8, 4.0))
 
 
 def laplace(rng):
-  return events.LaplaceSum(1.0, float(rng.uniform(1.0, 5.0)))
+  return events.LaplaceSum(1.0, between(rng, 1.0, 5.0))
 
 
 QUERIES = {
   "GaussianSum": gaussian,
   "LaplaceSum": laplace,
-  "DistributedGaussianSum": lambda rng: events.DistributedGaussianSum(
-    1.0, float(rng.uniform(0.8, 4.0))
-  ),
+  "DistributedGaussianSum": lambda rng: events.DistributedGaussianSum(1.0, between(rng, 0.8, 4.0)),
   "WeightedAverage": lambda rng: events.WeightedAverage(
-    1.0, float(rng.uniform(0.8, 4.0)), float(rng.uniform(0.5, 2.0))
+    1.0, between(rng, 0.8, 4.0), between(rng, 0.5, 2.0)
   ),
-  "ConcentratedRelease": lambda rng: events.ConcentratedRelease(float(rng.uniform(0.02, 0.5))),
-  "PureRelease": lambda rng: events.PureRelease(float(rng.uniform(0.1, 1.0))),
-  "DiscreteGaussianSum": lambda rng: events.DiscreteGaussianSum(
-    1, 1, float(rng.uniform(0.8, 4.0)), 1, 1
-  ),
-  "SkellamSum": lambda rng: events.SkellamSum(1, 1, float(rng.uniform(1.0, 9.0)), 1),
+  "ConcentratedRelease": lambda rng: events.ConcentratedRelease(between(rng, 0.02, 0.5)),
+  "PureRelease": lambda rng: events.PureRelease(between(rng, 0.1, 1.0)),
+  "DiscreteGaussianSum": lambda rng: events.DiscreteGaussianSum(1, 1, between(rng, 0.8, 4.0), 1, 1),
+  "SkellamSum": lambda rng: events.SkellamSum(1, 1, between(rng, 1.0, 9.0), 1),
   "RandomizedResponse": lambda rng: events.RandomizedResponse(
-    float(rng.uniform(0.3, 0.9)), int(rng.integers(2, 6)), bool(rng.integers(2))
+    between(rng, 0.3, 0.9), int(rng.integers(2, 6)), bool(rng.integers(2))
   ),
   "GroupedSums": lambda rng: events.GroupedSums((gaussian(rng), laplace(rng)), ("a", "b")),
 }
@@ -99,7 +99,7 @@ def min_separation(rng, query, relation, seen):
 
 
 def cyclic(rng, query, relation, seen):
-  q = float(rng.uniform(0.05, 0.6))
+  q = between(rng, 0.05, 0.6)
   one, _ = direct_losses.release(query, relation)
   outcomes = one.shown(q) if seen else one.mixed(q)
   return [(events.CyclicPoissonSampling(2, q, 100, by_identity=True), 6)], [(outcomes, 3)], False

@@ -83,18 +83,18 @@ def answers(same, values):
 def release(query, relation, number=_CELLS):
   """The outcomes of one release of a record in the sample, and whether no data sets show more."""
   moved = 2 if relation == "replace_one" else 1
+
+  def noised(law, bound):
+    return cells(law, moved * bound, number, moved == 2)
+
   match query:
     case events.GaussianSum() | events.DistributedGaussianSum():
-      return cells(
-        scipy.stats.norm(0, query.stddev), moved * query.clip_norm, number, moved == 2
-      ), True
+      return noised(scipy.stats.norm(0, query.stddev), query.clip_norm), True
     case events.LaplaceSum():
-      return cells(
-        scipy.stats.laplace(0, query.scale), moved * query.clip_norm, number, moved == 2
-      ), True
+      return noised(scipy.stats.laplace(0, query.scale), query.clip_norm), True
     case events.WeightedAverage():
-      shift = moved * query.clip_norm / max(query.min_total_weight, 1.0)
-      return cells(scipy.stats.norm(0, query.stddev), shift, number, moved == 2), False
+      bound = query.clip_norm / max(query.min_total_weight, 1.0)
+      return noised(scipy.stats.norm(0, query.stddev), bound), False
     case events.ConcentratedRelease():
       return cells(scipy.stats.norm(0, (2 * query.rho) ** -0.5), 1.0, number), False
     case events.PureRelease():

@@ -132,9 +132,7 @@ def test_the_lower_end_counts_whole_epochs_alone():
     Round(BallsInBins(2, True), LaplaceSum(1.0, 1.0)),
     Round(BallsInBins(2, False), unknown.query),
   ]
-  assert (
-    lower(Ledger().append(in_two[0]).append(in_two[1]).append(in_two[0]).append(in_two[1])) == 0
-  )
+  assert lower(Ledger().extend([(event, 1) for event in in_two] * 2)) == 0
   quiet = Round(RandomAllocation(6, 2, False), GaussianSum(1.0, 1.5))
   mixed = epochs(6, 2, 1.0).rounds(0, 5).append(quiet)
   assert lower(mixed) == pytest.approx(lower(epochs(6, 2, 1.5)), rel=1e-4)

@@ -149,13 +149,6 @@ def test_masses_are_within_their_error_bounds(q, z):
         assert abs(truth - mpmath.mpf(mass)) <= error + 1e-300
 
 
-def test_a_cap_is_that_many_unsampled_releases():
-  query = GaussianSum(1.0, 2.0)
-  capped = run(PoissonSampling(0.1, max_participations=2), query, 1000)
-  exact = accounting.gaussian_epsilon(1 / 2**0.5, 1e-5)
-  assert accounting.epsilon(capped, 1e-5, accountant="pld") == pytest.approx(exact, rel=1e-4)
-
-
 def test_other_releases_are_refused():
   for query in (
     LaplaceSum(1.0, 1.0),
