@@ -13,6 +13,7 @@ import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator
+from unittest import mock
 
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
@@ -121,22 +122,9 @@ def damage(folder: pathlib.Path, num_blocks: int, every: int = 1) -> collections
   return counted
 
 
-@contextlib.contextmanager
-def replaced(**calls: object) -> Iterator[None]:
-  """Replaces functions of `os`."""
-  before = {name: getattr(os, name) for name in calls}
-  try:
-    for name, call in calls.items():
-      setattr(os, name, call)
-    yield
-  finally:
-    for name, call in before.items():
-      setattr(os, name, call)
-
-
-def without_disk() -> contextlib.AbstractContextManager[None]:
+def without_disk() -> contextlib.AbstractContextManager:
   """Waits for no disk."""
-  return replaced(fsync=lambda descriptor: None)
+  return mock.patch.multiple(os, fsync=lambda descriptor: None)
 
 
 class KilledError(BaseException):
@@ -161,7 +149,7 @@ class Faults:
   error: BaseException
   calls: int = 0
 
-  def replacing(self) -> contextlib.AbstractContextManager[None]:
+  def replacing(self) -> contextlib.AbstractContextManager:
     """Replaces the calls."""
     real = {name: getattr(os, name) for name in CALLS}
 
@@ -177,7 +165,7 @@ class Faults:
 
       return call
 
-    return replaced(**{name: failing(name) for name in CALLS})
+    return mock.patch.multiple(os, **{name: failing(name) for name in CALLS})
 
 
 def persist(path: pathlib.Path, num_blocks: int, faults: Faults) -> int:

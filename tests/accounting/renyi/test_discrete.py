@@ -140,14 +140,6 @@ def test_no_noise_is_no_privacy(event):
   assert accounting.epsilon(ledger, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize(
-  "event", [DiscreteGaussianSum(10.0, 80.0, 8.0, 5, 100), SkellamSum(10.0, 80.0, 64.0, 5)]
-)
-def test_add_remove_is_refused(event):
-  with pytest.raises(ValueError, match="Expected relation zero_out or replace_one"):
-    accounting.epsilon(Ledger().append(Round(PoissonSampling(1.0), event, "add_remove")), 1e-5)
-
-
 def test_the_number_of_shares_may_be_traced():
   event = jax.jit(
     lambda n: Round(PoissonSampling(1.0), SkellamSum(10.0, 80.0, 64.0, n), "zero_out")
