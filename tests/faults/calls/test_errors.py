@@ -8,9 +8,8 @@ import resource
 
 import pytest
 
+from tests.faults.failing_calls import fail_at
 from tests.helpers.small_runs import ending, go
-
-CALLS = ("open", "fsync", "replace", "rename", "mkdir", "ftruncate")
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +28,6 @@ def with_key(folder, key):
   return folder
 
 
-def fail_at(monkeypatch, number, code):
-  """Makes the `number`-th call that changes the disk fail; returns what counts them."""
-  left = itertools.count(number, -1)
-
-  def failing(original):
-    def call(*arguments, **options):
-      if next(left) == 1:
-        raise OSError(code, os.strerror(code))
-      return original(*arguments, **options)
-
-    return call
-
-  for name in CALLS:
-    monkeypatch.setattr(os, name, failing(getattr(os, name)))
-  return left
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("code", "words"),
@@ -60,7 +42,7 @@ def test_an_error_at_any_call_leaves_a_run_that_goes_on(
     (tmp_path / str(number)).mkdir()
     folder = with_key(tmp_path / str(number) / "run", key)
     with monkeypatch.context() as patch:
-      left = fail_at(patch, number, code)
+      left = fail_at(patch, number, OSError(code, os.strerror(code)))
       try:
         result = go(folder)
       except (OSError, ValueError):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from experiments.runner.runs import sweep
 from experiments.runner.runs.training import TrainingOptions
 from jdp import _validate
 from jdp.federated.runs.whole_files import read_sealed, write_sealed
+from tests.faults.failing_calls import fail_at
 from tests.helpers.small_runs import ALGORITHM, CLIENTS, DELTA
 
 
@@ -167,17 +167,9 @@ class Killed(BaseException):
 
 def test_a_start_that_is_killed_at_any_commit_can_be_repeated(tmp_path, monkeypatch):
   for number in range(1, 100):
-    path, left = tmp_path / str(number), iter(range(number, -1000, -1))
+    path = tmp_path / str(number)
     with monkeypatch.context() as patch:
-      for name in ("open", "fsync", "replace", "mkdir"):
-        original = getattr(os, name)
-
-        def commit(*arguments, original=original, left=left, **options):
-          if next(left) == 1:
-            raise Killed
-          return original(*arguments, **options)
-
-        patch.setattr(os, name, commit)
+      fail_at(patch, number, Killed())
       try:
         start(path).lock.close()
         break
