@@ -143,19 +143,24 @@ def claiming(query, z):
   return query._replace(finalize=finalize)
 
 
-def trained(query, rounds, seed=8):
-  """(the model's movement, flat; the run's stated epsilon)."""
+def trained(query, seed=8):
+  """(the model's movement in a round, flat; the round's stated epsilon)."""
   sampler = poisson(USERS + CANARIES, 1.0)
   made = private_federated(
     UPDATE, average(query, sampler.expected_size), sampler, optax.sgd(1.0), chunk_size=64
   )
   clients, start = plant(CLIENTS, INCLUDED), MODEL.init(jax.random.key(0))
-  state, compiled, ledger = made.init(start), jax.jit(made.round), Ledger()
-  for _ in range(rounds):
-    state, events, _ = compiled(jax.random.key(seed), jax.random.key(7), state, clients)
-    ledger = ledger.extend((event, 1) for event in events)
-  movement = ravel_pytree(state.params)[0] - ravel_pytree(start)[0]
-  return np.asarray(movement), accounting.epsilon(ledger, DELTA)
+  keys = jax.random.key(seed), jax.random.key(7)
+  state, events, _ = jax.jit(made.round)(*keys, made.init(start), clients)
+  ledger = Ledger().extend((event, 1) for event in events)
+  return flat(state.params) - flat(start), accounting.epsilon(ledger, DELTA)
+
+
+def audited(movement, num_guesses=100):
+  """The audit in one run of a model's movement, and the one-shot estimate."""
+  scores = cosines(DIRECTIONS, movement)
+  audit = audit_one_run(scores, INCLUDED, num_guesses=num_guesses, confidence=0.999, delta=DELTA)
+  return audit, one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED])
 
 
 @pytest.mark.slow
@@ -170,15 +175,13 @@ def test_a_run_is_below_its_stated_epsilon_and_one_without_noise_is_found():
     "right": gaussian_sum(1.0, 2.0),
     "quiet": claiming(gaussian_sum(1.0, 0.02), 2.0),
   }.items():
-    movement, stated[name] = trained(query, rounds=1)
-    scores = cosines(DIRECTIONS, movement)
-    audits[name] = audit_one_run(scores, INCLUDED, num_guesses=100, confidence=0.999, delta=DELTA)
+    movement, stated[name] = trained(query)
+    audits[name], _ = audited(movement)
   assert stated["right"] == stated["quiet"] < 2.5
   assert audits["right"].epsilon < stated["right"]
   correct = [audits["right"].num_correct]
   for seed in range(9, 13):
-    scores = cosines(DIRECTIONS, trained(gaussian_sum(1.0, 2.0), rounds=1, seed=seed)[0])
-    audit = audit_one_run(scores, INCLUDED, num_guesses=100, confidence=0.999, delta=DELTA)
+    audit, _ = audited(trained(gaussian_sum(1.0, 2.0), seed)[0])
     correct.append(audit.num_correct)
   assert 60 < np.median(correct) < 95
   assert audits["quiet"].epsilon > stated["quiet"]
@@ -191,9 +194,7 @@ def test_one_shot_estimate_of_a_round():
   """
   estimates, truth = [], gaussian_epsilon(1.0, DELTA)
   for seed in range(6, 11):
-    movement, _ = trained(gaussian_sum(1.0, 1.0), rounds=1, seed=seed)
-    scores = cosines(DIRECTIONS, movement)
-    estimates.append(one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED]))
+    estimates.append(audited(trained(gaussian_sum(1.0, 1.0), seed)[0])[1])
   assert truth / 2 < np.median(estimates) < 2 * truth
 
 
@@ -228,9 +229,7 @@ def test_canaries_among_examples_of_dp_sgd():
   state, (event,), _ = jax.jit(algorithm.round)(*keys, algorithm.init(start), examples)
   assert event.unit == "example"
   truth = gaussian_epsilon(1.0, DELTA)
-  scores = cosines(DIRECTIONS, flat(state.params) - flat(start))
-  audit = audit_one_run(scores, INCLUDED, num_guesses=40, confidence=0.999, delta=DELTA)
-  estimate = one_shot_estimate(scores[INCLUDED], delta=DELTA, absent=scores[~INCLUDED])
+  audit, estimate = audited(flat(state.params) - flat(start), num_guesses=40)
   assert 0 < audit.epsilon < truth
   assert truth / 2 < estimate < 2 * truth
 
