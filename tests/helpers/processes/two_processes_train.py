@@ -5,6 +5,7 @@ It trains in one work directory, is interrupted, and goes on; then it meets an e
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
