@@ -44,6 +44,10 @@ def _response_exported(name: str, row: Row, relation: Relation, dp: Any) -> Any:
     raise ValueError(
       f"Expected relation replace_one to export {name}, got {relation}; leave that event out."
     )
+  if not row[1] <= 2**53:  # a float says no larger number exactly
+    raise ValueError(
+      f"Expected at most 2^53 values to export {name}, got {row[1]}; leave that event out."
+    )
   return dp.RandomizedResponseDpEvent(float(row[0]), int(row[1]))
 
 

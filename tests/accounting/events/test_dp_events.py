@@ -215,6 +215,11 @@ def test_who_sees_the_reports_sees_no_amplification():
       "replace_one to export randomized response",
     ),
     (
+      rounds(PoissonSampling(1.0), RandomizedResponse(0.5, 2**1000), 1, "replace_one"),
+      None,
+      "at most 2.53 values to export randomized response",
+    ),
+    (
       Ledger().append(LocalRelease(ApproxDP(1.0, 1e-6))),
       None,
       "local releases of relation replace_one without delta",

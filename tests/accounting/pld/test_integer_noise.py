@@ -195,6 +195,7 @@ def test_the_estimate_of_dp_accounting():
     SkellamSum(10.0, 80.0, 64.0, 25),  # an L2 bound
     DiscreteGaussianSum(10.0, 80.0, 0.8, 900, 100),  # shares far from a discrete Gaussian's
     DiscreteGaussianSum(0.5, 0.5, 4.0, 1, 1),  # no vector of integers but zero
+    SkellamSum(2.0, 0.5, 25.0, 3),  # nor here, by the L1 bound
     DiscreteGaussianSum(3.0, 3.0, 4.0, 1, 2**1001),  # of more coordinates than a float64 holds
   ],
 )

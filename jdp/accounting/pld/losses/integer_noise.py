@@ -95,7 +95,8 @@ def skellam(l2: float, l1: float, variance: float, factor: float) -> IntegerNois
 
 def dominating(noise: IntegerNoise) -> Charge | None:
   """A pair that dominates one release; None if no useful pair is known."""
-  if not 1 <= noise.l2 <= _LARGEST:  # below 1 only the zero vector is left, and would be free
+  # Below 1 only the zero vector is left, and would be free.
+  if not (1 <= noise.l2 <= _LARGEST and noise.l1 >= 1):
     return None
   squared = _floor(noise.l2 * noise.l2)
   steps = _floor(min(noise.l1, noise.l2 * noise.l2))
