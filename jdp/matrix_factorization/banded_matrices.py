@@ -74,7 +74,10 @@ class BandedStrategy(Strategy):
     """
     if workload is None:
       return _variances(_Blocks.of(self.diagonals).covariances, self.num_rounds)
-    rows = _solved(self.diagonals, workload_matrix(workload, self.num_rounds).T, transposed=True)
+    # The columns of X with C^T X = A^T are the rows of A C^-1.
+    matrix = workload_matrix(workload, self.num_rounds)
+    rows, info = scipy.linalg.lapack.dtbtrs(self.diagonals, matrix.T, uplo="L", trans="T")
+    assert info == 0  # the solve cannot fail, as the main diagonal has no 0
     return np.sum(rows**2, axis=0)
 
 
@@ -125,15 +128,6 @@ def _normalised(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
   diagonals = np.zeros(inside.shape)
   diagonals[inside] = values
   return diagonals / np.linalg.norm(diagonals, axis=0)
-
-
-def _solved(diagonals: np.ndarray, right: np.ndarray, *, transposed: bool) -> np.ndarray:
-  """X with C X = right, or C^T X = right."""
-  found, info = scipy.linalg.lapack.dtbtrs(
-    diagonals, right, uplo="L", trans="T" if transposed else "N"
-  )
-  assert info == 0  # the solve cannot fail, as the main diagonal has no 0
-  return found
 
 
 def _error(values: np.ndarray, inside: np.ndarray, power: int) -> tuple[float, np.ndarray]:

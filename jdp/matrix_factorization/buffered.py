@@ -162,10 +162,8 @@ def _squared_sensitivity(
 def _squared_error(theta: np.ndarray, eta: np.ndarray, n: int, objective: str) -> float:
   """sum_t w_t b_t^2, with b the power series of 1 / ((1 - x) c(x))."""
   poles = np.append(1.0, eta)
-  differences = poles[:, None] - poles
-  np.fill_diagonal(differences, 1.0)
   # b_t = sum_i residue_i pole_i^t, by partial fractions of prod (1 - theta x) / prod (1 - pole x).
-  residues = np.prod(poles[:, None] - theta, axis=1) / np.prod(differences, axis=1)
+  residues = _scales(poles, theta)
   products, ratios = np.outer(residues, residues), np.outer(poles, poles)
   if objective == "max":
     return float(np.sum(products * _geometric(ratios, n)))

@@ -1,7 +1,7 @@
 """Which strategy has the least error for a run and a privacy target."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,17 +124,32 @@ def choose_strategy(
   _validate.in_range(1, most, min_separation=groups)
   moved = 2 if Relation(relation) is Relation.REPLACE_ONE else 1
   whole = moved * gaussian_noise_multiplier(target_epsilon, delta)
-  table = []
+  table: list[Candidate] = []
+
+  def add(name: str, strategy: Strategy, num_groups: int, probability: float, noise: float) -> None:
+    errors = strategy.squared_errors(workload)
+    table.append(
+      Candidate(
+        name,
+        strategy,
+        "min_separation" if probability == 1 else "cyclic_poisson",
+        num_groups,
+        probability,
+        noise,
+        noise * math.sqrt(np.mean(errors)),
+        noise * math.sqrt(np.max(errors)),
+        strategy.memory,
+      )
+    )
+
   for name, strategy in _whole_groups(num_rounds, groups, memory, workload is None):
-    noise = whole * strategy.sensitivity(min_separation=groups)
-    table.append(_candidate(name, strategy, groups, 1.0, noise, workload))
+    add(name, strategy, groups, 1.0, whole * strategy.sensitivity(min_separation=groups))
   if moved == 1:
-
-    def calibrated(probability: float, turns: int) -> float:
-      return calibrate_noise_multiplier(target_epsilon, delta, probability, turns)
-
-    share = cohort_size / population
-    table += _amplified(num_rounds, share, groups, memory, workload, calibrated)
+    for name, strategy, bands in _as_many_groups(num_rounds, min(groups, num_rounds, memory + 1)):
+      probability = min(1.0, cohort_size / population * bands)
+      turns = -(-num_rounds // bands)
+      least = calibrate_noise_multiplier(target_epsilon, delta, probability, turns)
+      add(name, strategy, bands, probability, strategy.sensitivity(max_participations=1) * least)
   table.sort(key=lambda c: c.mean_error if objective == "mean" else c.max_error)
   return Choice(table[0], tuple(table))
 
@@ -161,53 +176,13 @@ def _whole_groups(
     yield name, banded_inverse_square_root(num_rounds, bands)
 
 
-def _amplified(
-  num_rounds: int,
-  share: float,
-  groups: int,
-  memory: int,
-  workload: np.ndarray | None,
-  calibrate: Callable[[float, int], float],
-) -> Iterator[Candidate]:
-  """Strategies with as many bands as groups. Members of the groups are drawn by coins."""
-  for bands in (1, *_powers(min(groups, num_rounds, memory + 1))):
-    probability = min(1.0, share * bands)
-    strategy = identity(num_rounds) if bands == 1 else banded_toeplitz(num_rounds, bands)
-    column = strategy.sensitivity(max_participations=1)
-    name = "identity" if bands == 1 else f"banded_toeplitz, {bands} bands"
-    yield _candidate(
-      name,
-      strategy,
-      bands,
-      probability,
-      column * calibrate(probability, -(-num_rounds // bands)),
-      workload,
-    )
+def _as_many_groups(num_rounds: int, most: int) -> Iterator[tuple[str, Strategy, int]]:
+  """Strategies, by name, with their bands: one for each group. Members are drawn by coins."""
+  yield "identity", identity(num_rounds), 1
+  for bands in _powers(most):
+    yield f"banded_toeplitz, {bands} bands", banded_toeplitz(num_rounds, bands), bands
 
 
 def _powers(most: int) -> list[int]:
   """The powers 2, 4, 8, ... up to `most`."""
   return [2**exponent for exponent in range(1, most.bit_length())]
-
-
-def _candidate(
-  name: str,
-  strategy: Strategy,
-  num_groups: int,
-  probability: float,
-  noise_multiplier: float,
-  workload: np.ndarray | None,
-) -> Candidate:
-  """The candidate, with its errors."""
-  errors = strategy.squared_errors(workload)
-  return Candidate(
-    name,
-    strategy,
-    "min_separation" if probability == 1 else "cyclic_poisson",
-    num_groups,
-    probability,
-    noise_multiplier,
-    noise_multiplier * math.sqrt(np.mean(errors)),
-    noise_multiplier * math.sqrt(np.max(errors)),
-    strategy.memory,
-  )

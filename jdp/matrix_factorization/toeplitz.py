@@ -7,11 +7,7 @@ import scipy
 
 from jdp import _validate
 from jdp._arguments import checked
-from jdp.matrix_factorization.participation import (
-  check_rounds,
-  heaviest_pattern,
-  pattern_bound,
-)
+from jdp.matrix_factorization.participation import check_rounds, heaviest_pattern, pattern_bound
 from jdp.matrix_factorization.strategies import Strategy, Workload, check_workload
 
 
@@ -165,7 +161,6 @@ def banded_inverse_square_root(num_rounds: int, bands: int) -> ToeplitzStrategy:
   """
   check_rounds(num_rounds)
   _validate.integer(1, bands=bands)
-  inverse = inverse_square_root_coefficients(min(bands, num_rounds))
-  padded = np.zeros(num_rounds)
-  padded[: len(inverse)] = inverse
-  return ToeplitzStrategy(quotient(np.ones(1), inverse, num_rounds), padded, memory=0)
+  kept = inverse_square_root_coefficients(min(bands, num_rounds))
+  turned = from_coefficients(kept, num_rounds, 0)  # C and its inverse in each other's place
+  return ToeplitzStrategy(turned.inverse, turned.coefficients, memory=0)
