@@ -53,11 +53,7 @@ from jdp.data.clients import Examples
 from jdp.federated.engine.cohort_layout import CohortLayout
 from jdp.federated.engine.default_layout import asked_layout, default_layout
 from jdp.federated.engine.ghost_norms import ghost_client
-from jdp.federated.engine.local_training import (
-  GradientStep,
-  LocalUpdate,
-  no_projection,
-)
+from jdp.federated.engine.local_training import GradientStep, LocalUpdate, no_projection
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
 from jdp.federated.engine.sharded import is_declared, one_client
 from jdp.guarantees import Relation, Unit

@@ -170,8 +170,7 @@ def _independent(sum_multiplier: float, sigma_b: float) -> tuple[Callable, Calla
     count_key, sum_key = jax.random.split(key)
     sigma = jnp.float32(sum_multiplier) * state.clip_norm
     event = GroupedSums(
-      (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)),
-      ("count", "sum"),
+      (GaussianSum(0.5, sigma_b), GaussianSum(state.clip_norm, sigma)), ("count", "sum")
     )
     vector = add_noise(sum_key, total.vector, sigma)
     noised = AdaptiveContribution(vector, add_noise(count_key, total.unclipped, sigma_b))

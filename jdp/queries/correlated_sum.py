@@ -95,10 +95,7 @@ def correlated_gaussian_sum(
     clip_norm, times(noise_multiplier, clip_norm), "noise_multiplier times clip_norm"
   )
   plan = planned_sum(
-    strategy,
-    noise_multiplier,
-    min_separation=min_separation,
-    max_participations=max_participations,
+    strategy, noise_multiplier, min_separation=min_separation, max_participations=max_participations
   )
   init, release = correlated_release(strategy, plan)
   clip, preprocess = clipped(clip_norm)

@@ -17,14 +17,7 @@ from jdp.events.sampling import SamplingEvent
 from jdp.random import draws
 from jdp.random.words import words
 from jdp.sampling import registry
-from jdp.sampling.base import (
-  Sample,
-  Sampler,
-  check_population,
-  first_members,
-  pack,
-  slots_for,
-)
+from jdp.sampling.base import Sample, Sampler, check_population, first_members, pack, slots_for
 
 
 class CyclicState(NamedTuple):

@@ -20,10 +20,7 @@ _SAMPLERS: dict[str, RegisteredSampler] = {}
 
 
 def register(
-  name: str,
-  make: Callable[[int, float], Sampler],
-  *,
-  factory: Callable[..., Sampler] | None = None,
+  name: str, make: Callable[[int, float], Sampler], *, factory: Callable[..., Sampler] | None = None
 ) -> None:
   """Makes a sampler known to conformance, which compares its draws with the law of its event.
 

@@ -49,10 +49,7 @@ class InstancesState(NamedTuple):
 
 @checked
 def draw_and_discard(
-  update: ClientUpdate,
-  num_instances: int,
-  schedule: Passes,
-  **options: Any,
+  update: ClientUpdate, num_instances: int, schedule: Passes, **options: Any
 ) -> FederatedAlgorithm:
   """Training by arXiv 1807.04369, Algorithm 2, with k instances.
 

@@ -149,13 +149,7 @@ def masked_round(
     # The query adds no noise of its own here, so its key is of no use.
     result, *_ = query.finalize(jax.random.key(0), state, contribution)
     variance = total_variance(numbers[1:], each)
-    event = SkellamSum(
-      planned.l2_norm,
-      planned.l1_norm,
-      variance,
-      1,
-      rounded=planned.rounded,
-    )
+    event = SkellamSum(planned.l2_norm, planned.l1_norm, variance, 1, rounded=planned.rounded)
     return Opened(result, marked(event, key))
 
   return run

@@ -57,10 +57,7 @@ A record is a pytree of float arrays, or `Factored`. A client that trains sends 
 
 
 def contribution(
-  client_fn: ClientFn,
-  query: SumQuery,
-  weight: Callable[[PyTree], jax.Array] | None,
-  diagnose: bool,
+  client_fn: ClientFn, query: SumQuery, weight: Callable[[PyTree], jax.Array] | None, diagnose: bool
 ) -> Callable[..., tuple[Contribution, dict[str, jax.Array] | None]]:
   """Builds the function that gives a client's addition to the sum of its cohort, for `cohort_sum`.
 

@@ -110,10 +110,7 @@ def _checked(content: bytes) -> bytes:
 
 
 def check_description(
-  folder: RunFolder,
-  digests: Mapping[str, str],
-  environment: Mapping[str, str],
-  budget: str,
+  folder: RunFolder, digests: Mapping[str, str], environment: Mapping[str, str], budget: str
 ) -> None:
   """Compares a run with what it was begun with, which the secret folder keeps.
 
