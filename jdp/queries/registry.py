@@ -146,69 +146,48 @@ def _whole_run(query: SumQuery, strategy: Strategy) -> SumQuery:
 def _register_own() -> None:
   """The queries of `jdp.queries`."""
   two = {"a": _LARGE_RECORD, "b": _LARGE_RECORD[:1]}
-  register("gaussian_sum", lambda: gaussian_sum(1.0, 1.0), factory=gaussian_sum)
-  register("average", lambda: average(gaussian_sum(1.0, 1.0), 4.0), factory=average)
+  register("gaussian_sum", partial(gaussian_sum, 1.0, 1.0), factory=gaussian_sum)
+  register("average", partial(average, gaussian_sum(1.0, 1.0), 4.0), factory=average)
   register("no_privacy", no_privacy)
-  register(
-    "joint",
-    lambda: joint_clipped_sum({"a": 2.0, "b": 0.1}, 1.0, 1.0),
-    factory=joint_clipped_sum,
-    victim=two,
-  )
+  joint = partial(joint_clipped_sum, {"a": 2.0, "b": 0.1}, 1.0, 1.0)
+  register("joint", joint, factory=joint_clipped_sum, victim=two)
   # One record moves the average farthest if the others have the least total weight and the opposite
   # sign.
-  register(
-    "weighted_average",
-    lambda: weighted_average(1.0, 0.7, min_total_weight=1.75),
-    factory=weighted_average,
-    others=((-_LARGE_RECORD, 1.0), (-_LARGE_RECORD, 0.75)),
-  )
+  weighted = partial(weighted_average, 1.0, 0.7, min_total_weight=1.75)
+  opposite = ((-_LARGE_RECORD, 1.0), (-_LARGE_RECORD, 0.75))
+  register("weighted_average", weighted, factory=weighted_average, others=opposite)
   # A record just within the clip norm moves the count together with the sum.
-  register(
-    "adaptive",
-    lambda: adaptive_clipped_sum(1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9),
-    factory=adaptive_clipped_sum,
-    victim=np.array([0.99, 0.0], np.float32),
-  )
-  register(
-    "correlated_adaptive",
-    lambda: adaptive_clipped_sum(
-      1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9, strategy=identity(1)
-    ),
-    factory=adaptive_clipped_sum,
-    victim=np.array([0.99, 0.0], np.float32),
-  )
+  just_within = np.array([0.99, 0.0], np.float32)
+  adaptive = partial(adaptive_clipped_sum, 1.0, 4.0, initial_clip_norm=1.0, count_stddev=0.9)
+  adapting: dict[str, Any] = {"factory": adaptive_clipped_sum, "victim": just_within}
+  register("adaptive", adaptive, **adapting)
+  register("correlated_adaptive", lambda: adaptive(strategy=identity(1)), **adapting)
   parts = {"x": gaussian_sum(1.0, 1.4), "y": gaussian_sum(2.0, 2.8)}
-  register("grouped", lambda: grouped(parts, {"a": "x", "b": "y"}), factory=grouped, victim=two)
-  register(
-    "per_layer",
-    lambda: per_layer({"m": two, "n": two}, 1.0, 1.0),
-    factory=per_layer,
-    victim={"m": two, "n": two},
-  )
+  by_label = partial(grouped, parts, {"a": "x", "b": "y"})
+  register("grouped", by_label, factory=grouped, victim=two)
+  layers = {"m": two, "n": two}
+  register("per_layer", partial(per_layer, layers, 1.0, 1.0), factory=per_layer, victim=layers)
 
   def correlated_run():
     strategy = square_root_toeplitz(3)
     return _whole_run(correlated_gaussian_sum(1.0, 2.6, strategy), strategy)
 
-  register(
-    "correlated",
-    lambda: correlated_gaussian_sum(1.0, 1.0, identity(1)),
-    factory=correlated_gaussian_sum,
-  )
+  one_round = partial(correlated_gaussian_sum, 1.0, 1.0)
+  register("correlated", lambda: one_round(identity(1)), factory=correlated_gaussian_sum)
   register("correlated_run", correlated_run, factory=correlated_gaussian_sum)
-  register("on_grid", lambda: on_grid(gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
+  register("on_grid", partial(on_grid, gaussian_sum(1.0, 1.0), 0.25), factory=on_grid)
+  among = ((-_LARGE_RECORD, 1.0),)
   integers = partial(discrete_sum, _LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12)
-  among: dict[str, Any] = {"factory": discrete_sum, "others": ((-_LARGE_RECORD, 1.0),)}
-  register("discrete_gaussian", partial(integers, noise="gaussian"), **among)
-  register("discrete_skellam", partial(integers, noise="skellam"), **among)
+  for noise in ("gaussian", "skellam"):
+    make = partial(integers, noise=noise)
+    register(f"discrete_{noise}", make, factory=discrete_sum, others=among)
   register(
     "distributed_integers",
     lambda: _integers_as_query(
       distributed_integers(_LARGE_RECORD, 1.0, 1.0, num_clients=2, modulus_bits=12), 2
     ),
     factory=distributed_integers,
-    others=((-_LARGE_RECORD, 1.0),),
+    others=among,
   )
   register(
     "correlated_integers",
@@ -219,13 +198,13 @@ def _register_own() -> None:
       2,
     ),
     factory=correlated_integers,
-    others=((-_LARGE_RECORD, 1.0),),
+    others=among,
   )
   register(
     "distributed",
     lambda: _distributed_as_query(distributed_sum(1.0, 1.0, uncalibrated()), 2),
     factory=distributed_sum,
-    others=((-_LARGE_RECORD, 1.0),),
+    others=among,
   )
 
 
