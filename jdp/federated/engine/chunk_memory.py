@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from jdp._equations import closed
 from jdp.federated.engine.sharded import client_data, is_declared, own_key
 
 PyTree = Any
@@ -93,11 +94,9 @@ def _programs_of(eqn: Any) -> list[Jaxpr]:
   """
   if eqn.primitive.name.startswith("reduce"):
     return []
-  closed = jax.tree.leaves(
-    list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-  )
-  inside = (x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in closed)
-  return [x for x in inside if isinstance(x, Jaxpr)]
+  programs = ClosedJaxpr | Jaxpr
+  params = jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: isinstance(x, programs))
+  return [closed(x).jaxpr for x in params if isinstance(x, programs)]
 
 
 def _bytes(array: Any) -> int:

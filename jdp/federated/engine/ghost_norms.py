@@ -32,7 +32,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jdp._arguments import checked
-from jdp._equations import applied, program_inside, read, scan_counts
+from jdp._equations import applied, closed, program_inside, read, scan_counts
 from jdp.federated.engine.client import ClientFn, Factored
 from jdp.federated.engine.weight_uses import (
   Factors,
@@ -234,11 +234,11 @@ def _run_inner(
 ) -> tuple[Sequence[Any], PyTree]:
   """Runs the equation of a part that has uses: see `_run`."""
   name, params = eqn.primitive.name, eqn.params
-  program: Any = program_inside(eqn)
-  code, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
+  inside: Any = program_inside(eqn)
+  program = closed(inside)
 
   def run(arguments, added):
-    return _run(code, consts, arguments, part.plan, added)
+    return _run(program.jaxpr, program.consts, arguments, part.plan, added)
 
   if name == "scan":
     fixed, carried = scan_counts(params)

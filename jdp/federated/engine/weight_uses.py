@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, Literal
 
-from jdp._equations import program_inside, scan_counts
+from jdp._equations import closed, program_inside, scan_counts
 
 Plan = dict[int, Any]
 """The number of an equation -> its `Use`, or the `Inner` of a part of the program that has uses."""
@@ -184,7 +184,7 @@ def _walk(
       # A scan's carry and its slices of inputs differ from step to step.
       kept = operands[: scan_counts(eqn.params)[0]] if name == "scan" else operands
       refuse(operands[len(kept) :], "a scan takes it apart or changes it")
-      inner = _walk(getattr(program, "jaxpr", program), kept, offsets, others)
+      inner = _walk(closed(program).jaxpr, kept, offsets, others)
       part = Inner(inner, eqn.params.get("length") if name == "scan" else None)
     if part is None:
       refuse(operands, f"it is used by {name}, in a way that has no factors")
