@@ -199,9 +199,7 @@ def correlated_integers(
     lattice, noise_multiplier, clip_norm=code.grid.l2_norm * unit, min_separation=min_separation,
     max_participations=max_participations,
   )  # fmt: skip
-  first = DistributedCorrelatedSum(
-    **{field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-  )
+  first = DistributedCorrelatedSum(**vars(plan))
 
   def init(record):
     del record
