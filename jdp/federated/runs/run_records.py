@@ -93,14 +93,9 @@ class MemoryRecords:
   name = "the run"
 
   def __init__(self, prior: Ledger, *, exposed: bool, identity: str):
-    self._ledger, self._prior, self._exposed = prior.recorded_by([identity]), prior, exposed
+    self.ledger, self._prior, self._exposed = prior.recorded_by([identity]), prior, exposed
     self.last_round = -1
     self.rows: list[dict[str, Any]] = []
-
-  @property
-  def ledger(self) -> Ledger:
-    """All that was recorded, with what came before the run."""
-    return self._ledger
 
   @property
   def reached(self) -> Ledger:
@@ -122,7 +117,7 @@ class MemoryRecords:
     new = [(event, 1) for event in (marked_exposed(events) if self._exposed else events)]
     refuse_two_caps(new, self._prior.entries)
     refuse_later_rounds(self._prior.numbered_runs, numbered_runs(new))
-    self._ledger = self._ledger.extend(new)
+    self.ledger = self.ledger.extend(new)
     self.last_round += len(rounds)
 
   def next_release(self, done: int) -> int | None:
@@ -134,8 +129,8 @@ class MemoryRecords:
 
   def take(self, ledger: Ledger, last_round: int, rows: list[dict[str, Any]]) -> None:
     """Goes on from what another process has recorded."""
-    runs = self._ledger.runs
-    self._ledger, self.last_round, self.rows = ledger.recorded_by(runs), last_round, rows
+    runs = self.ledger.runs
+    self.ledger, self.last_round, self.rows = ledger.recorded_by(runs), last_round, rows
 
   def append_row(self, row: dict[str, Any]) -> None:
     """Records the metrics of a round."""

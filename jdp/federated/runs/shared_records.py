@@ -78,7 +78,7 @@ class SharedRecords:
   """
 
   def __init__(self, first: Records | None, own: MemoryRecords):
-    # On the first process its own records, which it alone is asked for by `told`.
+    # What `told` calls runs on the first process alone, where these are the records with files.
     self._here = own if first is None else first
     self._own = own if first is None else None
     self.name = told(lambda: self._here.name.encode()).decode()
