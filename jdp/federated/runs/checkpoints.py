@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jdp.federated.runs.digest import from_bytes, to_bytes, to_data
+from jdp.federated.runs.digest import from_bytes, to_bytes
 from jdp.federated.runs.secret_folder import close_to_others
 
 PyTree = Any
@@ -23,8 +23,7 @@ _DIGEST_SIZE = 32
 class Checkpoints:
   """The latest states of a run, in a folder.
 
-  A save is a digest of the leaves and of the run's name, followed by the bytes of the leaves
-  (random keys as their key data). A save is whole or absent, whenever the process is killed. The
+  A save is a digest of the state and of the run's name, followed by the state's bytes. A save is whole or absent, whenever the process is killed. The
   last three are kept, so one that is damaged later is replaced by the one before it.
 
   Args:
@@ -54,7 +53,7 @@ class Checkpoints:
     # Saves that could not be read are kept until there is something newer to replace them.
     while self._damaged:
       self._manager.delete(self._damaged.pop())
-    content = np.concatenate(list(map(to_bytes, jax.tree.leaves(state))))
+    content = to_bytes(state)
     saved = {"state": np.concatenate([self._digest(content), content])}
     self._manager.save(step, args=ocp.args.StandardSave(saved), force=True)
     close_to_others(self._folder)
@@ -65,11 +64,10 @@ class Checkpoints:
     A damaged one is named in a warning.
 
     Args:
-      like: a state of the same structure, shapes and types.
+      like: a state of the same structure and shapes.
     """
-    size = sum(to_data(leaf).nbytes for leaf in jax.tree.leaves(like))
     for step in sorted(self._manager.all_steps(), reverse=True):
-      content = self._read(step, size)
+      content = self._read(step)
       if content is not None:
         return step, from_bytes(content, like)
       self._damaged.append(step)
@@ -84,11 +82,10 @@ class Checkpoints:
     """Ends orbax's threads."""
     self._manager.close()
 
-  def _read(self, step: int, size: int) -> np.ndarray | None:
+  def _read(self, step: int) -> np.ndarray | None:
     """The bytes of a save, or None if it is damaged."""
-    target = {"state": np.zeros(_DIGEST_SIZE + size, np.uint8)}
     try:
-      saved = self._manager.restore(step, args=ocp.args.StandardRestore(target))["state"]
+      saved = self._manager.restore(step, args=ocp.args.StandardRestore())["state"]
     except Exception:  # Whatever orbax and its libraries raise at damaged files.
       return None
     digest, content = saved[:_DIGEST_SIZE], saved[_DIGEST_SIZE:]

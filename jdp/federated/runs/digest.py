@@ -1,6 +1,8 @@
 """Arrays as bytes, and digests that say whether arrays are equal to earlier ones, bit for bit."""
 
 import hashlib
+import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 PyTree = Any
+_HEAD_SIZE = 8  # bytes that say how long the list of types and shapes is
 
 
 def digest(tree: PyTree) -> str:
@@ -32,7 +35,7 @@ def digest(tree: PyTree) -> str:
     found.update(jax.tree_util.keystr(path).encode())
     for part in _parts(to_data(leaf)):
       found.update(f"{part.dtype} {part.shape} ".encode())
-      found.update(to_bytes(part).data)
+      found.update(_flat(part).data)
   return found.hexdigest()
 
 
@@ -60,23 +63,44 @@ def _is_divided(leaf: Any) -> bool:
   return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
 
 
-def to_bytes(leaf: Any) -> np.ndarray:
-  """The bytes of a leaf, uint8 [n]. Some types of JAX have none by Python's buffer protocol."""
-  return np.ascontiguousarray(to_data(leaf)).reshape(-1).view(np.uint8)
+def to_bytes(tree: PyTree) -> np.ndarray:
+  """The leaves of a tree with their types and shapes, uint8 [n]. Keys are written as key data."""
+  leaves = [np.asarray(to_data(leaf)) for leaf in jax.tree.leaves(tree)]
+  head = json.dumps([[x.dtype.name, x.shape] for x in leaves]).encode()
+  size = len(head).to_bytes(_HEAD_SIZE, "little")
+  return np.concatenate([np.frombuffer(size + head, np.uint8), *map(_flat, leaves)])
 
 
 def from_bytes(content: np.ndarray, like: PyTree) -> PyTree:
-  """The tree whose leaves have these bytes, one after the other, of the form of `like`."""
+  """The tree that `to_bytes` wrote, which has the structure and the shapes of `like`.
+
+  The types are those that were written: a round may widen what a run began with.
+
+  Raises:
+    ValueError: if the content is not of such a tree.
+  """
   leaves, structure = jax.tree.flatten(like)
+  end = _HEAD_SIZE + int.from_bytes(content[:_HEAD_SIZE].tobytes(), "little")
+  written = json.loads(content[_HEAD_SIZE:end].tobytes())
+  if [tuple(shape) for _, shape in written] != [np.shape(to_data(leaf)) for leaf in leaves]:
+    raise ValueError(
+      "Expected a saved state with the arrays of this run's, got others; go on with the code and "
+      "the arguments that it was saved with."
+    )
   made = []
-  for leaf in leaves:
-    data = to_data(leaf)
-    own, content = content[: data.nbytes], content[data.nbytes :]
-    array = jnp.asarray(own.view(data.dtype).reshape(data.shape))
+  for leaf, (name, shape) in zip(leaves, written, strict=True):
+    dtype = jnp.dtype(name)
+    begin, end = end, end + dtype.itemsize * math.prod(shape)
+    array = jnp.asarray(content[begin:end].view(dtype).reshape(shape))
     made.append(
       jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key(leaf) else array
     )
   return jax.tree.unflatten(structure, made)
+
+
+def _flat(array: Any) -> np.ndarray:
+  """An array's bytes, uint8 [n]. Some types of JAX have none by Python's buffer protocol."""
+  return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _parts(leaf: Any) -> Iterator[np.ndarray]:

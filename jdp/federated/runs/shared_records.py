@@ -20,6 +20,7 @@ from jdp.ledger.json_form import from_json, to_json
 
 PyTree = Any
 Made = TypeVar("Made")
+_PART = 2**26  # bytes
 
 
 def told(say: Callable[[], bytes | None]) -> bytes:
@@ -35,9 +36,7 @@ def told(say: Callable[[], bytes | None]) -> bytes:
       content = b"+" + (say() or b"")
     except Exception as error:
       content, failure = b"-" + str(error).encode(), error
-  size = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
-  sent = np.frombuffer(content.ljust(size), np.uint8)
-  content = np.asarray(multihost_utils.broadcast_one_to_all(sent)).astype(np.uint8).tobytes()
+  content = _sent(content)
   if failure is not None:
     raise failure
   if content.startswith(b"-"):
@@ -45,6 +44,23 @@ def told(say: Callable[[], bytes | None]) -> bytes:
       f"Expected the first process to go on, got its error: {content[1:].decode()}"
     )
   return content[1:]
+
+
+def _sent(content: bytes) -> bytes:
+  """The first process's content, on every process. Devices hold a part at a time."""
+
+  def broadcast(words: np.ndarray) -> np.ndarray:
+    # The sum over processes, by which JAX sends, may have a wider type.
+    return np.asarray(multihost_utils.broadcast_one_to_all(words)).astype(words.dtype)
+
+  # A size may be above 2^31, and JAX has no 64-bit types by default.
+  parts, rest = broadcast(np.array(divmod(len(content), _PART), np.int32)).tolist()
+  received = []
+  for number in range(parts + 1):
+    size = _PART if number < parts else rest
+    part = content[number * _PART :][:size].ljust(size)
+    received.append(broadcast(np.frombuffer(part, np.uint8)).tobytes())
+  return b"".join(received)
 
 
 def together(do: Callable[[], Made]) -> Made:
@@ -119,7 +135,7 @@ class SharedRecords:
       self._own.take(ledger, last_round, rows)
     if not done:
       return done, state
-    content = told(lambda: b"".join(to_bytes(x).data for x in jax.tree.leaves(restored[0][1])))
+    content = told(lambda: to_bytes(restored[0][1]).tobytes())
     made = from_bytes(np.frombuffer(content, np.uint8), state)
     return done, jax.tree.map(_placed, made, state)
 

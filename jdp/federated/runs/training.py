@@ -350,6 +350,8 @@ def _train(
   """The loop of `train`."""
   done, restored = records.restore(state)
   state = _laid_out(run, restored, state)
+  if done:
+    records.check_release(done, state.params)  # It is shown again below.
   if run.budget.delta is not None:
     with placement.in_force(run.mesh):
       # Traced once: the rounds are computed by the same program.
