@@ -16,7 +16,7 @@ from scipy import special
 import jdp.random
 from experiments.benchmarks import harness
 from experiments.benchmarks.harness import Case, Row, benchmark, compared, compiled
-from experiments.runner.reports.tables import table
+from experiments.runner.reports.tables import by_column
 from jdp import mechanisms
 from jdp.accounting.local.compressed_priv_unit import information, shortest_law
 from jdp.accounting.local.priv_unit import optimal_cap
@@ -310,24 +310,22 @@ _MOST_NUMBERS = 4e7  # of a batch's inputs
 
 
 def _bits_table(rows: Sequence[Row]) -> str:
-  head = (
-    "d", "ε", "bits", "at least", "vector", "error / PrivUnit's", "reports/s", "a table adds, %",
-  )  # fmt: skip
-  return table(head, map(_cells, rows))
+  return by_column(map(_cells, rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
   rate, shared = row.get("reports_per_second"), row.get("shared")
-  return [
-    f"{row['dim']:,}",
-    str(rounded_up(row["epsilon"])),
-    str(row["bits"]),
-    f"{row['information']:.1f}",
-    f"{row['vector_bits']:,}",
-    f"{row['error_over_priv_unit']:.3f}",
-    "not run" if rate is None else f"{rate:,.3g}",
-    "not run" if shared is None else f"{100 * shared:.1f} ± {100 * row['shared_error']:.1f}",
-  ]
+  error = "" if shared is None else f"{100 * shared:.1f} ± {100 * row['shared_error']:.1f}"
+  return {
+    "d": f"{row['dim']:,}",
+    "ε": str(rounded_up(row["epsilon"])),
+    "bits": str(row["bits"]),
+    "at least": f"{row['information']:.1f}",
+    "vector": f"{row['vector_bits']:,}",
+    "error / PrivUnit's": f"{row['error_over_priv_unit']:.3f}",
+    "reports/s": "not run" if rate is None else f"{rate:,.3g}",
+    "a table adds, %": error or "not run",
+  }
 
 
 @benchmark({"dim": (100,), "epsilon": (2.0,), "clients": 10, "num_tables": 2}, table=_bits_table)

@@ -20,7 +20,7 @@ from experiments.runner.files import Row
 from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
-from experiments.runner.reports.tables import epsilon, percent, table
+from experiments.runner.reports.tables import by_column, epsilon, percent
 from jdp import accounting, random, sampling
 from jdp.events import PoissonSampling, Round
 from jdp.federated.engine.rounds import FederatedAlgorithm, add_updates, rounds
@@ -205,17 +205,15 @@ def error_rows(options: ClientDropoutOptions, num_clients: int) -> list[Row]:
 
 def error_table(rows: Iterable[Row]) -> str:
   """The errors as a table."""
-  header = ["clients lost", "how", "by theory", "measured", "if nothing is taken off"]
-  return table(
-    header,
-    (
-      [
-        percent(row["rate"], 0),
-        row["kind"] if row["rate"] else "nobody",
-        *(f"{row[name]:.3f}" for name in ("expected", "measured", "kept")),
-      ]
-      for row in rows
-    ),
+  return by_column(
+    {
+      "clients lost": percent(row["rate"], 0),
+      "how": row["kind"] if row["rate"] else "nobody",
+      "by theory": f"{row['expected']:.3f}",
+      "measured": f"{row['measured']:.3f}",
+      "if nothing is taken off": f"{row['kept']:.3f}",
+    }
+    for row in rows
   )
 
 
@@ -273,25 +271,16 @@ def enumeration_table(rows: Iterable[Row]) -> str:
   def missed(pairs):
     return ", ".join(f"{client + 1} in {number + 1}" for client, number in pairs) or "nobody"
 
-  return table(
-    [
-      "clients",
-      "rounds",
-      "client missing in round",
-      "a record moves a sum by",
-      "exact ε",
-      "stated ε",
-    ],
-    (
-      [
-        *(str(number) for number in row["case"][:2]),
-        missed(row["case"][2]),
-        str(row["norm"]),
-        f"{row['exact']:.3f}",
-        epsilon(row["stated"]),
-      ]
-      for row in rows
-    ),
+  return by_column(
+    {
+      "clients": str(row["case"][0]),
+      "rounds": str(row["case"][1]),
+      "client missing in round": missed(row["case"][2]),
+      "a record moves a sum by": str(row["norm"]),
+      "exact ε": f"{row['exact']:.3f}",
+      "stated ε": epsilon(row["stated"]),
+    }
+    for row in rows
   )
 
 
@@ -406,24 +395,15 @@ def trained(
 
 def training_table(rows: Iterable[Row]) -> str:
   """Accuracies at equal epsilon."""
-  return table(
-    [
-      "noise",
-      "users lost in the end",
-      "error of the sum over rounds",
-      "ε against the server",
-      "test accuracy",
-    ],
-    (
-      [
-        row["noise"],
-        percent(row["rate"], 0),
-        f"{row['expected']:.3f}",
-        epsilon(row["epsilon"]),
-        percent(row["accuracy"]),
-      ]
-      for row in rows
-    ),
+  return by_column(
+    {
+      "noise": row["noise"],
+      "users lost in the end": percent(row["rate"], 0),
+      "error of the sum over rounds": f"{row['expected']:.3f}",
+      "ε against the server": epsilon(row["epsilon"]),
+      "test accuracy": percent(row["accuracy"]),
+    }
+    for row in rows
   )
 
 
@@ -438,23 +418,13 @@ def bytes_table(options: ClientDropoutOptions, problem: LearningProblem) -> str:
     central = multiplier(options) * options.clip_norm * own.sensitivity(**pattern(options))
     together = query.stddevs[0] * math.sqrt(problem.num_users)
     rows.append(
-      [
-        str(bits),
-        f"{dim * bits / 8:,.0f}",
-        f"{5 * _SEED // 8}",
-        f"{4 * dim * query.plan.bands / 1000:,.0f}",
-        f"{query.stddevs[0] / query.grid.spacing:.1f}",
-        f"{together / central:.4f}",
-      ]
+      {
+        "bits of an integer": str(bits),
+        "bytes of a report": f"{dim * bits / 8:,.0f}",
+        "of seeds, at most": f"{5 * _SEED // 8}",
+        "kB it keeps": f"{4 * dim * query.plan.bands / 1000:,.0f}",
+        "stddev of its row, in units": f"{query.stddevs[0] / query.grid.spacing:.1f}",
+        "noise, by that of central noise": f"{together / central:.4f}",
+      }
     )
-  return table(
-    [
-      "bits of an integer",
-      "bytes of a report",
-      "of seeds, at most",
-      "kB it keeps",
-      "stddev of its row, in units",
-      "noise, by that of central noise",
-    ],
-    rows,
-  )
+  return by_column(rows)

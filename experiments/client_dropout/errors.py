@@ -29,7 +29,7 @@ from experiments.client_dropout.settings import (
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.summary import Row
-from experiments.runner.reports.tables import epsilon, percent, table
+from experiments.runner.reports.tables import by_column, epsilon, percent
 from jdp.federated.dropout.dropout_models import DropoutModel, stage_counts
 from jdp.federated.engine.shared_programs import shared
 from jdp.queries.base import PyTree
@@ -142,24 +142,16 @@ def losses_table(options: ClientDropoutOptions, problem: LearningProblem, params
     lost = dropout_of(options, problem, model, rate, 0)
     found = losses(updates, draws(lost, jax.random.key(options.data_seed), DRAWS))
     rows.append(
-      [
-        LOST[model],
-        percent(rate, 0),
-        f"{found.survivors.mean():.0f} ± {found.survivors.std():.0f}",
-        f"{found.survivors.min()} to {found.survivors.max()}",
-        percent(found.bias),
-        percent(found.error),
-      ]
+      {
+        "who is lost": LOST[model],
+        "clients lost": percent(rate, 0),
+        "survivors, mean ± stddev": f"{found.survivors.mean():.0f} ± {found.survivors.std():.0f}",
+        "least and most": f"{found.survivors.min()} to {found.survivors.max()}",
+        "bias of the average": percent(found.bias),
+        "error of one round's average": percent(found.error),
+      }
     )
-  header = [
-    "who is lost",
-    "clients lost",
-    "survivors, mean ± stddev",
-    "least and most",
-    "bias of the average",
-    "error of one round's average",
-  ]
-  return table(header, rows)
+  return by_column(rows)
 
 
 def survivors_figure(options: ClientDropoutOptions, problem: LearningProblem) -> Figure:
@@ -199,17 +191,17 @@ def noise_table(
     query = query_of(never_abandoned, problem, plan, line.scheme)
     lost = dropout_of(options, problem, line.dropout_model, rate, num_calibrations(query))
     row = by_setting[f"{line.name}_{rate:g}"]
+    error = _measured_noise(query, lost, updates) / options.clip_norm
     cells.append(
-      [
-        row["label"],
-        f"{_measured_noise(query, lost, updates) / options.clip_norm:.3f}",
-        epsilon(row["server"]),
-        f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
-        percent(row["test_accuracy"]),
-      ]
+      {
+        "run": row["label"],
+        "error of a round's sum / C": f"{error:.3f}",
+        "ε against the server": epsilon(row["server"]),
+        "abandoned": f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
+        "accuracy": percent(row["test_accuracy"]),
+      }
     )
-  header = ["run", "error of a round's sum / C", "ε against the server", "abandoned", "accuracy"]
-  return table(header, cells)
+  return by_column(cells)
 
 
 def _measured_noise(

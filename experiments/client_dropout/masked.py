@@ -17,7 +17,7 @@ from experiments.client_dropout.settings import updates_of
 from experiments.runner.files import Row
 from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports.tables import epsilon, percent, table
+from experiments.runner.reports.tables import by_column, epsilon, percent
 from jdp import accounting, random
 from jdp.events import PoissonSampling, Round, SkellamSum
 from jdp.federated import dropout, masked_round, secure_aggregation
@@ -109,27 +109,16 @@ def masked_table(options: DropoutOptions, problem: LearningProblem, rows: Iterab
   """What opened, its guarantee, and what it cost."""
   size = randomized_hadamard(problem.dim).dim * options.modulus_bits / 8 / 1000
   degree = options.masked_neighbours or neighbours(needed(options.masked_clients))
-  header = [
-    "must answer",
-    "clients lost",
-    "sums opened",
-    "ε against the server",
-    "test accuracy",
-    "kB a client sends",
-    "masks it draws",
-    "ms a client",
-  ]
-  lines = (
-    [
-      f"{row['threshold']} of {degree}",
-      percent(row["rate"], 0),
-      f"{row['opened']} of {options.masked_rounds}",
-      epsilon(row["epsilon"]),
-      percent(row["accuracy"]),
-      f"{2 * size:.1f}",
-      f"{2 * degree + 3}",
-      f"{1000 * row['seconds'] / options.masked_clients:.2f}",
-    ]
+  return by_column(
+    {
+      "must answer": f"{row['threshold']} of {degree}",
+      "clients lost": percent(row["rate"], 0),
+      "sums opened": f"{row['opened']} of {options.masked_rounds}",
+      "ε against the server": epsilon(row["epsilon"]),
+      "test accuracy": percent(row["accuracy"]),
+      "kB a client sends": f"{2 * size:.1f}",
+      "masks it draws": f"{2 * degree + 3}",
+      "ms a client": f"{1000 * row['seconds'] / options.masked_clients:.2f}",
+    }
     for row in rows
   )
-  return table(header, lines)

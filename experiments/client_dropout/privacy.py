@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from matplotlib.figure import Figure
 
 from experiments.runner.reports import plots, style, tables
-from experiments.runner.reports.tables import percent, table
+from experiments.runner.reports.tables import by_column, percent, table
 from jdp import accounting
 from jdp.guarantees import rounded_up
 from jdp.queries import calibrated, central, distributed_sum, excess, uncalibrated
@@ -129,33 +129,21 @@ def claims_table() -> str:
   """The publication's claims, beside what calibration achieves by exact accounting."""
   rows = []
   for rate, claim in _CLAIMS.items():
-    without, with_it = (
-      epsilon(name, "model", rate) for name in ("no calibration", "calibration inside")
-    )
-    fewer, more = (
-      possible_rounds(name, "model", rate) for name in ("no calibration", "calibration inside")
-    )
+    names = "no calibration", "calibration inside"
+    without, with_it = (epsilon(name, "model", rate) for name in names)
+    fewer, more = (possible_rounds(name, "model", rate) for name in names)
     rows.append(
-      [
-        percent(rate, 0),
-        percent(claim / 100, 0),
-        f"{tables.epsilon(without)} → {tables.epsilon(with_it)}",
-        percent(1 - with_it / without),
-        percent(without / with_it - 1),
-        f"{fewer} → {more}",
-        percent(more / fewer - 1),
-      ]
+      {
+        "dropout": percent(rate, 0),
+        "claimed": percent(claim / 100, 0),
+        "ε": f"{tables.epsilon(without)} → {tables.epsilon(with_it)}",
+        "ε falls by": percent(1 - with_it / without),
+        "ε without is larger by": percent(without / with_it - 1),
+        "rounds at ε = 1": f"{fewer} → {more}",
+        "more rounds": percent(more / fewer - 1),
+      }
     )
-  header = [
-    "dropout",
-    "claimed",
-    "ε",
-    "ε falls by",
-    "ε without is larger by",
-    "rounds at ε = 1",
-    "more rounds",
-  ]
-  return table(header, rows)
+  return by_column(rows)
 
 
 def calibration_table() -> str:
@@ -169,23 +157,13 @@ def calibration_table() -> str:
     (f"{percent(liars, 0)} leave out their noise", 0.0, liars) for liars in (0.1, 0.25, 0.5)
   ]
   rates = (0.1, 0.3, 0.5)
-  rows = (
-    [
-      label,
-      *(_against_server(rate, later, liars) for rate in rates),
-    ]
-    for label, later, liars in cases
-  )
-  return table(
-    ["calibration inside, against the server", *(f"{percent(rate, 0)} lost" for rate in rates)],
-    rows,
-  )
-
-
-def _against_server(rate: float, later: float, dishonest: float) -> str:
-  return tables.epsilon(
-    epsilon("calibration inside", "server", rate, later=later, dishonest=dishonest)
-  )
+  against_server = functools.partial(epsilon, "calibration inside", "server")
+  rows = []
+  for label, later, liars in cases:
+    found = (against_server(rate, later=later, dishonest=liars) for rate in rates)
+    rows.append([label, *map(tables.epsilon, found)])
+  lost = (f"{percent(rate, 0)} lost" for rate in rates)
+  return table(["calibration inside, against the server", *lost], rows)
 
 
 def rounds_figure() -> Figure:

@@ -22,7 +22,7 @@ from experiments.runner.reports.summary import (
   summarise,
   write_results,
 )
-from experiments.runner.reports.tables import epsilon, percent, properties, table
+from experiments.runner.reports.tables import by_column, epsilon, percent, properties, table
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
@@ -136,28 +136,18 @@ def _multiplier(query: QueryEvent) -> float:
 
 
 def _table(options: TrainingOptions, rows: Sequence[Row]) -> str:
-  header = [
-    "run",
-    "realised z",
-    "ε against readers of the models",
-    f"by {other_accountant(options.accountant)}",
-    "ε against the server",
-    "abandoned",
-    "test accuracy",
-  ]
-  lines = (
-    [
-      row["label"],
-      "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
-      statements.short(row["central"]),
-      epsilon(row["beside"]),
-      epsilon(row["server"]),
-      f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
-      percent(row["test_accuracy"]),
-    ]
+  return by_column(
+    {
+      "run": row["label"],
+      "realised z": "none" if row["multiplier"] is None else f"{row['multiplier']:.2f}",
+      "ε against readers of the models": statements.short(row["central"]),
+      f"by {other_accountant(options.accountant)}": epsilon(row["beside"]),
+      "ε against the server": epsilon(row["server"]),
+      "abandoned": f"{row['abandoned']} of {row['rounds'].mean * row['seeds']:.0f}",
+      "test accuracy": percent(row["test_accuracy"]),
+    }
     for row in rows
   )
-  return table(header, lines)
 
 
 def _rounds_figures(

@@ -22,7 +22,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import statements
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.reports.statistics import mean_interval
-from experiments.runner.reports.tables import epsilon, percent, table
+from experiments.runner.reports.tables import by_column, epsilon, percent
 from experiments.runner.runs.kept_rows import kept_rows
 from experiments.runner.runs.sweep import Setting, public_key
 from experiments.runner.runs.workdir import Workdir, noise_key
@@ -195,17 +195,16 @@ def _report(
   files.write_json(workdir.path / "results.json", content)
   delta = central_delta(options, problem.num_users)
   cells = [
-    [
-      row["choice"],
-      f"{epsilon(row['epsilon'])} (δ = {rounded_up(delta, 3)})",
-      percent(mean_interval(row["values"])),
-      ", ".join(f"{name} ({count})" for name, count in row["chosen"].items()),
-    ]
+    {
+      "run": row["choice"],
+      "ε": f"{epsilon(row['epsilon'])} (δ = {rounded_up(delta, 3)})",
+      problem.headline.replace("_", " "): percent(mean_interval(row["values"])),
+      "chosen (times)": ", ".join(f"{name} ({count})" for name, count in row["chosen"].items()),
+    }
     for row in summary
   ]
-  header = ("run", "ε", problem.headline.replace("_", " "), "chosen (times)")
   text = (
-    f"{table(header, cells)}\n\nRepetitions: {options.seeds}. A repetition's ε is that of all its "
+    f"{by_column(cells)}\n\nRepetitions: {options.seeds}. A repetition's ε is that of all its "
     f"runs and of the choice among {len(grid)} settings, {options.select_mean_runs:g} runs on "
     f"average (shape {options.select_shape:g}), scores with noise multiplier "
     f"{options.score_noise:g}; it holds per user, to whoever sees the chosen setting and its model "

@@ -16,7 +16,7 @@ from experiments.runner.files import Row
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.reports.tables import table
+from experiments.runner.reports.tables import by_column, table
 from jdp.accounting.local.separated import best_split
 from jdp.guarantees import rounded_up
 from jdp.mechanisms import priv_unit, scalar_dp, separated
@@ -49,18 +49,8 @@ def error_parts(options: MeanEstimationOptions, rows: Rows) -> Iterator[Part]:
   for axis, label in _AXES.items():
     if len({row[axis] for row in rows} - {None}) > 1:
       yield _figure_part(axis, label, rows)
-  ratios = list(_projection_rows(rows))
-  if ratios:
-    header = [
-      "mechanism",
-      "dimension",
-      "epsilon",
-      "clients",
-      "k",
-      "measured ratio",
-      "ratio in theory",
-    ]
-    yield Part("Error of projections over PrivUnit's", table(header, ratios))
+  if ratios := list(_projection_rows(rows)):
+    yield Part("Error of projections over PrivUnit's", by_column(ratios))
 
 
 def agrees(row: Row, interval: Interval) -> bool:
@@ -68,10 +58,8 @@ def agrees(row: Row, interval: Interval) -> bool:
 
   Where the closed form is an upper bound, the interval may also lie below it.
   """
-  low, high = (
-    interval.mean - (interval.half_width or 0.0),
-    interval.mean + (interval.half_width or 0.0),
-  )
+  width = interval.half_width or 0.0
+  low, high = interval.mean - width, interval.mean + width
   return low <= row["theory"] and (row["theory"] <= high or not ESTIMATORS[row["mechanism"]].exact)
 
 
@@ -91,48 +79,36 @@ def _what_was_estimated(options: MeanEstimationOptions, rows: Rows) -> str:
 
 
 def _comparison(rows: Rows, intervals: Sequence[Interval]) -> str:
-  header = [
-    "mechanism",
-    "dimension",
-    "epsilon",
-    "clients",
-    "k",
-    "bytes",
-    "measured",
-    "in theory",
-    "ratio",
-    "",
-  ]
   lines = []
   for row, interval in zip(rows, intervals, strict=True):
     sign = "" if ESTIMATORS[row["mechanism"]].exact else "<= "
     lines.append(
-      [
-        *_point_cells(row),
-        f"{row['bytes']:,}",
-        f"{interval.mean:.6g} +- {interval.half_width:.2g}",
-        f"{sign}{row['theory']:.6g}",
-        f"{interval.mean / row['theory']:.5f}",
-        "" if agrees(row, interval) else "off",
-      ]
+      {
+        **_point_cells(row),
+        "bytes": f"{row['bytes']:,}",
+        "measured": f"{interval.mean:.6g} +- {interval.half_width:.2g}",
+        "in theory": f"{sign}{row['theory']:.6g}",
+        "ratio": f"{interval.mean / row['theory']:.5f}",
+        "": "" if agrees(row, interval) else "off",
+      }
     )
   good = sum(map(agrees, rows, intervals))
   return (
-    table(header, lines)
+    by_column(lines)
     + f"\n\n{good} of {len(rows)} intervals hold the theory. They are Student's t, and right "
     f"all together with probability {_LEVEL:g} if repetitions are nearly normal."
   )
 
 
-def _point_cells(row: Row) -> list[str]:
+def _point_cells(row: Row) -> dict[str, str]:
   k = row["num_projections"]
-  return [
-    row["mechanism"],
-    str(row["dim"]),
-    rounded_up(row["epsilon"]),
-    str(row["cohort"]),
-    "" if k is None else str(k),
-  ]
+  return {
+    "mechanism": row["mechanism"],
+    "dimension": str(row["dim"]),
+    "epsilon": rounded_up(row["epsilon"]),
+    "clients": str(row["cohort"]),
+    "k": "" if k is None else str(k),
+  }
 
 
 def _figure_part(axis: str, label: str, rows: Rows) -> Part:
@@ -177,7 +153,7 @@ def minimax_rate(dim: int, epsilon: float) -> float:
   return dim / min(epsilon, epsilon**2)
 
 
-def _projection_rows(rows: Rows) -> Iterator[list[str]]:
+def _projection_rows(rows: Rows) -> Iterator[dict[str, str]]:
   """Errors of mechanisms that project, over PrivUnit's error at the same point."""
   base = {
     (row["dim"], row["epsilon"], row["cohort"]): row
@@ -188,7 +164,11 @@ def _projection_rows(rows: Rows) -> Iterator[list[str]]:
     other = base.get((row["dim"], row["epsilon"], row["cohort"]))
     if other and ESTIMATORS[row["mechanism"]].projects:
       measured = float(np.mean(row["errors"]) / np.mean(other["errors"]))
-      yield [*_point_cells(row), f"{measured:.4f}", f"{row['theory'] / other['theory']:.4f}"]
+      yield {
+        **_point_cells(row),
+        "measured ratio": f"{measured:.4f}",
+        "ratio in theory": f"{row['theory'] / other['theory']:.4f}",
+      }
 
 
 def split_part(options: MeanEstimationOptions) -> Part:
@@ -269,10 +249,8 @@ def sgd_part(options: MeanEstimationOptions) -> Part:
     measured = np.mean(np.asarray(run(key), float) ** 2, axis=0)
     # The sum of squares over the true variance is chi-squared: the mean x* is known.
     low, high = count / scipy.stats.chi2.ppf([(1 + _LEVEL) / 2, (1 - _LEVEL) / 2], count)
-    predicted, limit = (
-      sgd_asymptotics.covariance(release.noise(), steps),
-      sgd_asymptotics.limit(release.noise()),
-    )
+    predicted = sgd_asymptotics.covariance(release.noise(), steps)
+    limit = sgd_asymptotics.limit(release.noise())
     for h, *values in zip(sgd_asymptotics.CURVATURES, measured, predicted, limit, strict=True):
       interval = f"{values[0]:.3f} ({low * values[0]:.3f} to {high * values[0]:.3f})"
       lines.append([name, f"{h:g}", interval, f"{values[1]:.3f}", f"{values[2]:.3f}"])
@@ -301,18 +279,16 @@ def location_part(options: MeanEstimationOptions, rows: Rows) -> Part:
     look["linestyle"] = "none"
     plots.points(axes, [x[i] for i in order], measured, name, look)
     axes.plot([x[i] for i in order], [own[i]["limit"] for i in order], "--", color=look["color"])
-  header = ["mechanism", "dimension", "measured", "these steps", "limit", "minimax rate"]
-  rates = [minimax_rate(row["dim"], row["epsilon"]) for row in rows]
   lines = [
-    [
-      row["mechanism"],
-      str(row["dim"]),
-      f"{row['measured']['mean']:.5g} +- {row['measured']['half_width']:.2g}",
-      f"{row['steps']:.5g}",
-      f"{row['limit']:.5g}",
-      f"{rate:.5g}",
-    ]
-    for row, rate in zip(rows, rates, strict=True)
+    {
+      "mechanism": row["mechanism"],
+      "dimension": str(row["dim"]),
+      "measured": f"{row['measured']['mean']:.5g} +- {row['measured']['half_width']:.2g}",
+      "these steps": f"{row['steps']:.5g}",
+      "limit": f"{row['limit']:.5g}",
+      "minimax rate": f"{minimax_rate(row['dim'], row['epsilon']):.5g}",
+    }
+    for row in rows
   ]
   guarantees = dict.fromkeys(f"{row['mechanism']}: {row['guarantee']}" for row in rows)
   stated = "\n".join(f"- {one}." for one in guarantees)
@@ -323,7 +299,7 @@ def location_part(options: MeanEstimationOptions, rows: Rows) -> Part:
     "limit 1 + E||Z - a||^2; and the minimax rate of one release, without its constant.\n\n"
     f"One release:\n\n{stated}\n\n"
   )
-  return Part("Averaged SGD over dimensions", text + table(header, lines), {"location": made})
+  return Part("Averaged SGD over dimensions", text + by_column(lines), {"location": made})
 
 
 def mirror_part(options: MeanEstimationOptions, rows: Rows) -> Part:
@@ -342,16 +318,19 @@ def mirror_part(options: MeanEstimationOptions, rows: Rows) -> Part:
       plots.points(axes, x, measured, method, look | {"linestyle": "none"})
       axes.plot(x, [row["bound"] for row in own], "--", color=look["color"])
     axes.axhline(1.0, label="the start", **style.REFERENCE)
-  header = ["optimum", "dimension", "method", "measured", "in theory", "bound"]
-  lines = [
-    [
-      *(row["optimum"], str(row["dim"]), row["method"]),
-      f"{row['measured']['mean']:.3g} +- {row['measured']['half_width'] or math.nan:.2g}",
-      "" if row["expected"] is None else f"{row['expected']:.3g}",
-      rounded_up(row["bound"], 3),
-    ]
-    for row in rows
-  ]
+  lines = []
+  for row in rows:
+    mean, half_width = Interval(**row["measured"])
+    lines.append(
+      {
+        "optimum": row["optimum"],
+        "dimension": str(row["dim"]),
+        "method": row["method"],
+        "measured": f"{mean:.3g} +- {half_width or math.nan:.2g}",
+        "in theory": "" if row["expected"] is None else f"{row['expected']:.3g}",
+        "bound": rounded_up(row["bound"], 3),
+      }
+    )
   guarantees = ", ".join(dict.fromkeys(row["guarantee"] for row in rows))
   text = (
     f"E||average - x*||^2 over {options.sgd_repetitions} runs of n = {options.sgd_steps:,} steps "
@@ -360,4 +339,4 @@ def mirror_part(options: MeanEstimationOptions, rows: Rows) -> Part:
     "for the bound. With 95 % intervals; gradient descent's theory is exact. Dashed in the plot: "
     f"the bounds. At 0 the error is 1.\n\nOne release: {guarantees}.\n\n"
   )
-  return Part("Mirror descent", text + table(header, lines), {"mirror": made})
+  return Part("Mirror descent", text + by_column(lines), {"mirror": made})

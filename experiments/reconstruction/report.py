@@ -15,7 +15,7 @@ from experiments.reconstruction.spheres import CONFIDENCE
 from experiments.runner.files import Row
 from experiments.runner.reports import plots, style
 from experiments.runner.reports.parts import Part
-from experiments.runner.reports.tables import percent, table
+from experiments.runner.reports.tables import by_column, percent, table
 from jdp.accounting.local import reconstruction
 from jdp.guarantees import rounded_down, rounded_up
 
@@ -78,27 +78,14 @@ def sphere_parts(results: Sequence[Sequence[Row]], trials: int) -> Iterator[Part
     "are closed forms: the estimate; under a prior on a cap, the better of two in it. d above k: "
     "the target is a projection of what is released.\n\n"
   )
-  header = [
-    "mechanism",
-    "epsilon",
-    "k",
-    "d",
-    "rho_0",
-    "alpha",
-    "measured",
-    "lower limit",
-    "bound",
-    "sharper",
-  ]
+  header = ["mechanism", "epsilon", "k", "d", "rho_0", "alpha", "measured"]
+  header += ["lower limit", "bound", "sharper"]
   cells = [
     [
       *(row["mechanism"], rounded_up(row["epsilon"]), str(row["dim"]), str(row["ambient"])),
-      *(
-        f"{row['density_ratio']:g}",
-        f"{row['alpha']:g}",
-        f"{row['successes'] / row['trials']:.5f}",
-      ),
-      *_limit_cells(row),
+      *(f"{row['density_ratio']:g}", f"{row['alpha']:g}"),
+      f"{row['successes'] / row['trials']:.5f}",
+      *_limit_cells(row).values(),
     ]
     for row in rows
   ]
@@ -139,33 +126,19 @@ def image_parts(
     + ".\n\n"
     + "".join(f"Not offered: {reason}\n\n" for reason in refused)
   )
-  header = [
-    "mechanism",
-    "epsilon",
-    "seen",
-    "prior",
-    *(f"alpha = {a:g}" for a in alphas),
-    "cosine of images",
-  ]
+  found = (f"alpha = {a:g}" for a in alphas)
+  header = ["mechanism", "epsilon", "seen", "prior", *found, "cosine of images"]
   cells = [
     [
-      *(
-        result["mechanism"],
-        "∞" if result["epsilon"] is None else rounded_up(result["epsilon"]),
-        row["view"],
-        row["prior"],
-      ),
+      *(result["mechanism"], _epsilon(result), row["view"], row["prior"]),
       *(_share_with_interval(n, row["trials"]) for n in row["successes"][_BASIS]),
       f"{row['cosine']:.4f}",
     ]
     for result in results
     for row in result["views"]
   ]
-  yield Part(
-    "Images: reconstruction of the low frequencies",
-    text + table(header, cells),
-    {"images": _curves(results, alphas[0])},
-  )
+  figures = {"images": _curves(results, alphas[0])}
+  yield Part("Images: reconstruction of the low frequencies", text + table(header, cells), figures)
   yield _bases_part(results, own, options)
   yield _identified_part(results, users)
 
@@ -192,8 +165,7 @@ def _bases_part(results: Sequence[Row], own: images.Scene, options: Reconstructi
       for row in result["views"]
       if (row["view"], row["prior"]) == (images.ONE_RELEASE, "public")
     )
-    epsilon = "∞" if result["epsilon"] is None else rounded_up(result["epsilon"])
-    lines.append(line(result["mechanism"], epsilon, row["trials"], row["successes"]))
+    lines.append(line(result["mechanism"], _epsilon(result), row["trials"], row["successes"]))
   text = (
     f"One release, with public images for a prior. The target is the {options.frequencies} lowest "
     "frequencies of the cosine transform (dct), or as many of the coarsest Haar wavelets: the "
@@ -235,14 +207,12 @@ def cnn_part(made: Pictures) -> Part:
 
 def _identified_part(results: Sequence[Row], users: int) -> Part:
   rows = [
-    [
-      *(
-        result["mechanism"],
-        rounded_up(result["epsilon"]),
-        f"{found['successes'] / found['trials']:.4f}",
-      ),
-      *_limit_cells(found),
-    ]
+    {
+      "mechanism": result["mechanism"],
+      "epsilon": _epsilon(result),
+      "identified": f"{found['successes'] / found['trials']:.4f}",
+      **_limit_cells(found),
+    }
     for result in results
     if (found := result["identified"])
   ]
@@ -251,8 +221,7 @@ def _identified_part(results: Sequence[Row], users: int) -> Part:
     f"prior, p = 1/{users}. The bound min(1, e^epsilon p + delta) holds here. Lower limits: "
     f"{100 * CONFIDENCE:g} %, Clopper-Pearson.\n\n"
   )
-  header = ["mechanism", "epsilon", "identified", "lower limit", "bound", "sharper"]
-  return Part("Images: one of a known list", text + table(header, rows))
+  return Part("Images: one of a known list", text + by_column(rows))
 
 
 def _curves(results: Sequence[Row], alpha: float) -> Figure:
@@ -289,10 +258,18 @@ def _grid(rows: Mapping[str, np.ndarray]) -> Figure:
   return made
 
 
-def _limit_cells(row: Row) -> list[str]:
-  """An attack's lower limit and both bounds, as cells."""
-  lower, *bounds = (row[name] for name in ("lower", "bound", "sharp"))
-  return [rounded_down(lower, 4), *(rounded_up(bound, 4) for bound in bounds)]
+def _epsilon(result: Row) -> str:
+  """The epsilon of a release as a cell: infinite if it is exact."""
+  return "∞" if result["epsilon"] is None else rounded_up(result["epsilon"])
+
+
+def _limit_cells(row: Row) -> dict[str, str]:
+  """An attack's lower limit and both bounds, as cells by column."""
+  return {
+    "lower limit": rounded_down(row["lower"], 4),
+    "bound": rounded_up(row["bound"], 4),
+    "sharper": rounded_up(row["sharp"], 4),
+  }
 
 
 def _share_with_interval(successes: int, trials: int) -> str:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.runner.reports.tables import epsilon, table
+from experiments.runner.reports.tables import by_column, epsilon
 from jdp import accounting
 from jdp.ledger import Ledger, subsampled_gaussian
 
@@ -81,21 +81,20 @@ def published_table() -> str:
     then, now = (
       accounting.epsilon(row.plan, DELTA, accountant=name) for name in ("moments", "rdp")
     )
-    epsilons = (str(row.epsilon), epsilon(then), epsilon(now))
-    facts = (f"{row.noise}", f"{row.clip_norm}", f"{row.users:,}", f"{row.cohort:,}", *epsilons)
-    rows.append([*facts, f"{row.accuracy} %", f"{_BASELINE - row.accuracy:.2f}"])
-  names = (
-    "noise",
-    "S",
-    "users",
-    "cohort",
-    "ε, published",
-    "ε, moments",
-    "ε, RDP",
-    "AccuracyTop1",
-    "points lost",
-  )
+    rows.append(
+      {
+        "noise": f"{row.noise}",
+        "S": f"{row.clip_norm}",
+        "users": f"{row.users:,}",
+        "cohort": f"{row.cohort:,}",
+        "ε, published": str(row.epsilon),
+        "ε, moments": epsilon(then),
+        "ε, RDP": epsilon(now),
+        "AccuracyTop1": f"{row.accuracy} %",
+        "points lost": f"{_BASELINE - row.accuracy:.2f}",
+      }
+    )
   return (
-    f"{table(names, rows)}\n\nδ = {DELTA}, {ROUNDS:,} rounds, z = 1; on other data (Reddit), "
+    f"{by_column(rows)}\n\nδ = {DELTA}, {ROUNDS:,} rounds, z = 1; on other data (Reddit), "
     f"where the model without privacy had {_BASELINE} %."
   )

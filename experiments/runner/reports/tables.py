@@ -31,6 +31,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
   return "\n".join(f"| {' | '.join(cells)} |" for cells in padded)
 
 
+def by_column(rows: Iterable[Mapping[str, str]]) -> str:
+  """A table of rows that hold their cells by column: one row at least, all of the same columns.
+
+  >>> print(by_column([{"run": "a", "accuracy": "90 %"}]))
+  | run | accuracy |
+  | --- | -------- |
+  | a   | 90 %     |
+  """
+  lines = list(rows)
+  return table(list(lines[0]), [list(line.values()) for line in lines])
+
+
 def properties(values: Mapping[str, object]) -> str:
   """A table of names and values."""
   return table(["", ""], ([name, str(value)] for name, value in values.items()))
