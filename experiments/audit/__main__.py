@@ -285,12 +285,8 @@ def train(
     poisson(problem.num_users, 1.0),
     optimizer,
   )
-  clients, params, noise_key, data_key = (
-    plant(problem.clients, included),
-    problem.init(keys[0]),
-    keys[1],
-    keys[2],
-  )
+  model_key, noise_key, data_key = keys
+  clients, params = plant(problem.clients, included), problem.init(model_key)
   trained: list[PyTree] = []  # The parameters before and after every round.
   result = federated.train(
     algorithm,

@@ -150,11 +150,9 @@ def _noise_columns(workdir: Workdir, variant: Variant, summed: Row) -> Row:
   spent = finished_ledger(workdir.path / variant.setting.name / "0")
   # The ledger begins with the prior's events; the first after them is of the first round.
   first = next(itertools.islice(spent, len(federation.prior), None), None)
-  clip_norm, stddev = (
-    first_noise(first.query, federation.expected_weight)
-    if isinstance(first, Round)
-    else (None, None)
-  )
+  clip_norm = stddev = None
+  if isinstance(first, Round):
+    clip_norm, stddev = first_noise(first.query, federation.expected_weight)
   # A plan of its own means that the noise of a larger cohort was simulated.
   simulated = federation.planned is not federation.actual
   return {

@@ -68,11 +68,11 @@ def variance_part(options: DrawAndDiscardOptions, update: ClientUpdate) -> tuple
   s2 = update.noise_variance
   key = jax.random.key(options.data_seed)
   together, apart = _variances(update, k, options), _variances(update, 1, options)
-  spread, equal = (
-    together(jax.random.fold_in(key, 0), s2),
-    together(jax.random.fold_in(key, 1), 0.0),
-  )
-  alone = apart(jax.random.fold_in(key, 2), 0.0)
+  measured = {
+    "spread": together(jax.random.fold_in(key, 0), s2),
+    "equal": together(jax.random.fold_in(key, 1), 0.0),
+    "alone": apart(jax.random.fold_in(key, 2), 0.0),
+  }
   theory = {
     "spread": np.full(len(times), instance_variance(k, s2)),
     "equal": np.array([instance_variance(k, s2, updates=int(t), initial=0.0) for t in times]),
@@ -83,7 +83,6 @@ def variance_part(options: DrawAndDiscardOptions, update: ClientUpdate) -> tuple
     "equal": f"{k} instances, equal at the start",
     "alone": "k = 1: one instance of each server, over the servers",
   }
-  measured = {"spread": spread, "equal": equal, "alone": alone}
   figure, axes = plots.figure("updates", "variance / s²", "Draw and Discard keeps the variance")
   looks = style.distinct(list(labels.values()))
   for name, label in labels.items():

@@ -109,10 +109,8 @@ def averages(
     steps: n and the step lengths.
     repetitions: run side by side.
   """
-  lengths, features = (
-    jnp.asarray(steps.lengths(), jnp.float32),
-    jnp.asarray(np.sqrt(CURVATURES), jnp.float32),
-  )
+  lengths = jnp.asarray(steps.lengths(), jnp.float32)
+  features = jnp.asarray(np.sqrt(CURVATURES), jnp.float32)
 
   def gradient(key, x):
     data_key, noise_key = jax.random.split(key)

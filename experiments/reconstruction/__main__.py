@@ -122,10 +122,8 @@ def _attacked(
     else:
       mechanism = offered[case]
       released = images.releases(own, mechanism, options.releases, options.seed)
-      variance, found = (
-        images.noise_variance(mechanism),
-        images.identified(own, mechanism, released),
-      )
+      variance = images.noise_variance(mechanism)
+      found = images.identified(own, mechanism, released)
     return {
       "mechanism": name,
       "epsilon": None if math.isinf(epsilon) else epsilon,

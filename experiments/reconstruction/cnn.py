@@ -90,10 +90,8 @@ def pictures(
   gradient_of = _gradient(images.shape[1:], dataset.num_classes, seed)
   gradients = jax.jit(jax.vmap(gradient_of))
   exact = _normalised(gradients(images.reshape(users, -1), labels))
-  prior, public_labels = (
-    principal_prior(train.inputs, components),
-    jnp.asarray(train.labels[:_PUBLIC], np.int32),
-  )
+  prior = principal_prior(train.inputs, components)
+  public_labels = jnp.asarray(train.labels[:_PUBLIC], np.int32)
   public_images = jnp.asarray(train.inputs[:_PUBLIC]).reshape(-1, images[0].size)
   public = _normalised(gradients(public_images, public_labels))
 
@@ -139,10 +137,8 @@ def _views(
     yield _View("∞, no prior", exact, 0.0, public=False)
   for epsilon in private:
     mechanism = priv_unit(size, epsilon)
-    release, variance = (
-      jax.jit(jax.vmap(mechanism.privatize)),
-      mechanism.mean_squared_error(1.0) / size,
-    )
+    release = jax.jit(jax.vmap(mechanism.privatize))
+    variance = mechanism.mean_squared_error(1.0) / size
     key = case_key(seed, epsilon)
     count = releases if epsilon == private[0] else 1
     keys, label = jax.random.split(key, (count, users)), rounded_up(epsilon)
@@ -172,10 +168,8 @@ def _gradient(
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
   """The flat gradient of the network's loss at its initial parameters: (image, label) -> [size]."""
   model = models.small_cnn(shape, num_classes)
-  gradient, params = (
-    jax.grad(models.cross_entropy(model)),
-    jax.jit(model.init)(jax.random.key(seed)),
-  )
+  gradient = jax.grad(models.cross_entropy(model))
+  params = jax.jit(model.init)(jax.random.key(seed))
 
   def gradient_of(image, label):
     example = data.Examples(image.reshape(1, *shape), label[None], jnp.ones(1))

@@ -15,10 +15,8 @@ def main() -> None:
   """Serves one sum of VALUES / DIM releases."""
   dim, values, epsilon = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
   mesh = client_mesh() if jax.device_count() > 1 else None
-  mechanism, first = (
-    mechanisms.priv_unit(dim, epsilon),
-    jax.random.normal(jax.random.key(1), (dim,)),
-  )
+  mechanism = mechanisms.priv_unit(dim, epsilon)
+  first = jax.random.normal(jax.random.key(1), (dim,))
   count = max(1, values // dim)
   keys, first = replicate((jax.random.split(jax.random.key(0), count), first), mesh)
 
