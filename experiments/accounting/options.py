@@ -1,8 +1,8 @@
 """The options of privacy accounting."""
 
 import dataclasses
-from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.options import option
 from jdp import _validate, accounting
 from jdp.guarantees import Observer, Relation
@@ -12,7 +12,6 @@ _PLAN = {"task": ("plan", "calibrate")}
 _CALIBRATE = {"task": ("calibrate",)}
 _PRIVATE = {"task": ("ledger", "plan", "calibrate")}
 DEFAULTS = {"q": (0.001, 0.01), "z": (0.7, 1.1), "rounds": (100, 1000, 10_000)}
-_count = partial(_validate.integer, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +24,7 @@ class AccountingOptions:
     "Who answers.",
     choices=accounting.ACCOUNTANTS,
   )
-  delta: float | None = option(
-    1e-5, "Delta of the guarantee.", check=partial(_validate.in_range, 1e-300, 0.5), when=_PRIVATE
-  )
+  delta: float | None = option(1e-5, "Delta of the guarantee.", check=checks.delta, when=_PRIVATE)
   ledger: str | None = option(None, "The ledger's file (--task=ledger).", when=_LEDGER)
   relation: str | None = option(
     None,
@@ -45,7 +42,7 @@ class AccountingOptions:
     None, "Noise multipliers. Default: 0.7,1.1.", check=_validate.positive, when=_PLAN
   )
   rounds: tuple[int, ...] | None = option(
-    None, "Numbers of rounds. Default: 100,1000,10000.", check=_count, when=_PLAN, most=10**12
+    None, "Numbers of rounds. Default: 100,1000,10000.", check=checks.count, when=_PLAN, most=10**12
   )
   solve_for: str | None = option(
     "z",

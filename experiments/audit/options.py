@@ -3,12 +3,12 @@
 import dataclasses
 from functools import partial
 
-from experiments.runner.options import MOST_SEED, option
+from experiments.runner import checks
+from experiments.runner.options import option
 from experiments.runner.problems.image_options import ClassificationOptions
 from jdp import _validate
 from jdp.mechanisms.registry import registered
 
-_count = partial(_validate.integer, 1)
 _probability = partial(_validate.in_range, 1e-9, 1 - 1e-9)
 TASKS = ("local", "broken", "runs", "procedures", "central")
 
@@ -62,7 +62,7 @@ class AuditOptions(ClassificationOptions):
     "The chance of a client to be in a round; a run for each.",
     check=partial(_validate.in_range, 1e-6, 1),
   )
-  num_rounds: int = option(4, "Rounds of a run.", check=_count)
+  num_rounds: int = option(4, "Rounds of a run.", check=checks.count)
   num_canaries: int = option(
     300, "Canaries, each in the run with probability 1/2.", check=partial(_validate.integer, 8)
   )
@@ -75,9 +75,5 @@ class AuditOptions(ClassificationOptions):
   delta: float = option(
     1e-5, "Delta of the central epsilons.", check=partial(_validate.in_range, 1e-100, 0.5)
   )
-  data_seed: int = option(
-    0, "Seed of the data's partition.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
-  seed: int = option(
-    0, "Seed of reports, canaries and noise.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
+  data_seed: int = checks.seed(0, "Seed of the data's partition.")
+  seed: int = checks.seed(0, "Seed of reports, canaries and noise.")

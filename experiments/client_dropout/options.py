@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import CohortOptions
 from experiments.runner.options import option
 from experiments.runner.problems.image_options import ClassificationOptions
@@ -19,7 +20,6 @@ LABELS = {
   "integers_calibrated": "integers calibrated",
 }
 LOST = {"independent": "anybody", "bursty": "in bursts", "by_size": "by size"}
-_count = partial(_validate.integer, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class DropoutOptions:
     5.0, "Rounds for which a group is away (bursty).", check=_validate.positive
   )
   burst_clients: int = option(
-    1, "Clients of a group, who leave and return together (bursty).", check=_count
+    1, "Clients of a group, who leave and return together (bursty).", check=checks.count
   )
   calibration_dropout: float = option(
     0.0,
@@ -59,7 +59,7 @@ class DropoutOptions:
     check=_validate.probability,
   )
   min_clients: int = option(
-    2, "Rounds with fewer clients at any stage are abandoned.", check=_count
+    2, "Rounds with fewer clients at any stage are abandoned.", check=checks.count
   )
   average_errors: bool = option(
     False,
@@ -78,14 +78,12 @@ class DropoutOptions:
     check=_validate.positive,
     group="noise",
   )
-  delta: float = option(
-    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
+  delta: float = option(1e-5, "Delta of the guarantees.", check=checks.delta)
   clip_norm: float = option(
     1.0, "C: L2 norm of a client's difference, at all times.", check=_validate.positive
   )
   modulus_bits: int = option(
-    16, "Bits of each weight that a client sends (integers).", check=_count
+    16, "Bits of each weight that a client sends (integers).", check=checks.count
   )
   masked_clients: int | None = option(
     None,
@@ -94,7 +92,7 @@ class DropoutOptions:
     check=partial(_validate.integer, 3),
     most=10_000,
   )
-  masked_rounds: int = option(10, "Rounds of that training.", check=_count)
+  masked_rounds: int = option(10, "Rounds of that training.", check=checks.count)
   masked_neighbours: int | None = option(
     None,
     "Clients that one shares masks with there: an even number. Default: 2 log2 of their number.",
@@ -109,13 +107,13 @@ class DropoutOptions:
     None,
     "Users train once more in so many groups that take turns, on integers with noise by all users: "
     "independent, and correlated by as many bands. Default: no such training.",
-    check=_count,
+    check=checks.count,
     most=1_000,
   )
   local_learning_rate: float = option(0.1, "The client's learning rate.", check=_validate.positive)
-  local_epochs: int = option(1, "Passes over the client's examples.", check=_count)
+  local_epochs: int = option(1, "Passes over the client's examples.", check=checks.count)
   local_batch_size: int = option(
-    5, "Examples of a local step; each is followed by clipping.", check=_count
+    5, "Examples of a local step; each is followed by clipping.", check=checks.count
   )
 
 

@@ -1,16 +1,14 @@
 """The options of the size of a cohort."""
 
 import dataclasses
-from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import ShardOptions
 from experiments.runner.federation import RoundOptions, UpdateOptions
 from experiments.runner.options import option
 from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
 from jdp import _validate
 
-_count = partial(_validate.integer, 1)
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
 LABELS = {
   "none": "no privacy",
   "clipped": "clipping only",
@@ -26,7 +24,7 @@ class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOpt
   cohort_sizes: tuple[int, ...] = option(
     (30, 100, 300),
     "Expected numbers of users in a round; a run for each.",
-    check=_count,
+    check=checks.count,
   )
   runs: tuple[str, ...] = option(
     tuple(LABELS), "Columns of the table: who clips and adds noise.", choices=tuple(LABELS)
@@ -35,11 +33,13 @@ class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOpt
     1.0, "Updates are clipped to this L2 norm, except without privacy.", check=_validate.positive
   )
   epsilon_direction: float = option(
-    32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=_epsilon
+    32.0, "eps1, local privacy loss of a release's direction (PrivUnit).", check=checks.epsilon
   )
   epsilon_magnitude: float = option(
-    10.0, "eps2, local privacy loss of a release's magnitude (ScalarDP).", check=_epsilon
+    10.0, "eps2, local privacy loss of a release's magnitude (ScalarDP).", check=checks.epsilon
   )
   measured_rounds: int = option(
-    5, "Rounds, all from the first model, by which errors and times are measured.", check=_count
+    5,
+    "Rounds, all from the first model, by which errors and times are measured.",
+    check=checks.count,
   )

@@ -4,7 +4,8 @@ import dataclasses
 from functools import partial
 
 from experiments.conformance import adapters
-from experiments.runner.options import MOST_SEED, option
+from experiments.runner import checks
+from experiments.runner.options import option
 from jdp import _validate
 from jdp.conformance.suite import PART_TYPES
 
@@ -29,6 +30,4 @@ class ConformanceOptions:
     "The most probable that one check fails what is correct.",
     check=partial(_validate.in_range, 1e-12, 0.1),
   )
-  seed: int = option(
-    0, "Seed of all that is drawn.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
+  seed: int = checks.seed(0, "Seed of all that is drawn.")

@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import GhostNormOptions
 from experiments.runner.federation import FederationOptions, UpdateOptions
 from experiments.runner.options import option
@@ -14,7 +14,6 @@ from jdp.matrix_factorization import Strategy
 
 NONE = "none"
 """The run without privacy."""
-_count = partial(_validate.integer, 1)
 STRATEGIES: dict[str, Callable[["CorrelatedNoiseOptions", int], Strategy]] = {
   "identity": lambda options, separation: mf.identity(options.num_rounds),
   "tree": lambda options, separation: mf.tree(options.num_rounds),
@@ -48,8 +47,10 @@ class StrategyOptions:
     "of the one whose turn it is by its own coin.",
     choices=("turns", "coins"),
   )
-  bands: int = option(8, "Diagonals of banded strategies, of C or of its inverse.", check=_count)
-  buffers: int = option(3, "Buffers of the buffered strategy.", check=_count, most=20)
+  bands: int = option(
+    8, "Diagonals of banded strategies, of C or of its inverse.", check=checks.count
+  )
+  buffers: int = option(3, "Buffers of the buffered strategy.", check=checks.count, most=20)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +70,11 @@ class CorrelatedNoiseOptions(
     choices=(NONE, *STRATEGIES),
   )
   num_rounds: int = option(
-    100, "Rounds of training, which strategies are made for.", check=_count, most=1_000
+    100, "Rounds of training, which strategies are made for.", check=checks.count, most=1_000
   )
   clip_norm: float = option(1.0, "S, bound of a client's update.", check=_validate.positive)
   participation_cap: int | None = option(
     None,
     "The most rounds of one user, where groups take turns. Default: as many as fit.",
-    check=_count,
+    check=checks.count,
   )

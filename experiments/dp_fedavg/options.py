@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import GhostNormOptions
 from experiments.runner.federation import FederationOptions, PlanOptions
 from experiments.runner.options import needed, option
@@ -13,7 +14,6 @@ from jdp.federated.estimators import ClipNorm, Clipping, flat_clipping, per_laye
 from jdp.queries.base import PyTree
 
 RUNS = {"none": "no privacy", "private": "private", "dp_sgd": "DP-SGD"}
-_count = partial(_validate.integer, 1)
 _SELECTED = {"select": ("private",)}
 # (options, the model's parameters, S) -> the clipping.
 CLIPPINGS: dict[str, Callable[["AverageOptions", PyTree, ClipNorm], Clipping]] = {
@@ -59,7 +59,7 @@ class AverageOptions(FederationOptions):
     "Factor on S, and so on the noise, after every --clip_decay_rounds.",
     check=partial(_validate.in_range, 1e-3, 1.0),
   )
-  clip_decay_rounds: int = option(100, "Rounds between two such steps.", check=_count)
+  clip_decay_rounds: int = option(100, "Rounds between two such steps.", check=checks.count)
   estimator: str = option(
     "fixed",
     "Denominator: the expected weight qW, or the sample's, of at least qW_min.",
@@ -91,10 +91,10 @@ class AverageOptions(FederationOptions):
     None,
     "C: the noise is that of a plan with expected cohorts of C, for which z and epsilon are; what "
     "is run has --cohort_size users a round and less privacy. Default: no such plan.",
-    check=_count,
+    check=checks.count,
     most=10**9,
   )
-  noise_population: int | None = option(None, "Users of that plan.", check=_count, most=10**9)
+  noise_population: int | None = option(None, "Users of that plan.", check=checks.count, most=10**9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ class DPFedAvgOptions(
     1,
     "Evaluations whose mean the table's second column shows, of trained models only; plots show "
     "each.",
-    check=_count,
+    check=checks.count,
   )
   report_epsilons: tuple[float, ...] = option(
     (),
@@ -163,7 +163,7 @@ class DPFedAvgOptions(
   plan_rounds: tuple[int, ...] = option(
     (),
     "With --noise_cohort_size: a further table has the epsilon of each plan after so many rounds.",
-    check=_count,
+    check=checks.count,
   )
   warm_start: str | None = option(
     None,
@@ -175,7 +175,7 @@ class DPFedAvgOptions(
     "These parameters come from public data or from other users, nobody of this run: nothing is "
     "counted.",
   )
-  sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=_count)
+  sgd_batch_size: int = option(256, "DP-SGD: expected examples of a batch.", check=checks.count)
   sgd_clip_norm: float = option(
     1.0, "DP-SGD: bound of an example's gradient.", check=_validate.positive
   )

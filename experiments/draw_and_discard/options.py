@@ -1,8 +1,8 @@
 """The options of Draw and Discard."""
 
 import dataclasses
-from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.options import option
 from experiments.runner.problems.image_options import DATASETS, FOLDERS, HeldOutOptions
 from experiments.runner.runs.training import TrainingOptions
@@ -14,8 +14,6 @@ ATTACKS = {
   "drift": "ten weights moved by s",
   "sign_flip": "sign flips",
 }
-_count = partial(_validate.integer, 1)
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
 _DATA = {"task": ("training", "spam", "stream")}
 _TRAINING = {"task": ("training",)}
 _STREAM = {"task": ("stream",)}
@@ -44,33 +42,37 @@ class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
     when={"dataset": ("arrays",), **_DATA},
   )
   examples_per_user: int | None = option(
-    10, "Examples of each user, chosen at random.", check=_count, when=_DATA
+    10, "Examples of each user, chosen at random.", check=checks.count, when=_DATA
   )
   rounds_per_pass: int | None = option(
     1,
     "Rounds of one pass, in which every user reports once; some users less than these sit it out.",
-    check=_count,
+    check=checks.count,
     when=_DATA,
   )
   instances: tuple[int, ...] | None = option(
-    (1, 20), "k; a run without noise for each.", check=_count, when=_TRAINING, may_be_empty=True
+    (1, 20),
+    "k; a run without noise for each.",
+    check=checks.count,
+    when=_TRAINING,
+    may_be_empty=True,
   )
   batch_sizes: tuple[int, ...] | None = option(
     (),
     "B, clients in a batch on the server; a run without noise for each.",
-    check=_count,
+    check=checks.count,
     when=_TRAINING,
   )
   epsilons: tuple[float, ...] = option(
     (1.0,),
     "Epsilon of one update; runs with noise. The other tasks take the first.",
-    check=_epsilon,
+    check=checks.epsilon,
     may_be_empty=True,
   )
   hidden: int | None = option(
     0,
     "Hidden units of a neural network; 0: a generalised linear model.",
-    check=partial(_validate.integer, 0),
+    check=checks.count_or_zero,
     when=_TRAINING,
   )
   noise: str = option(
@@ -78,7 +80,7 @@ class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
     "Distribution of an update's noise. Epsilon of Gaussian noise is at --delta.",
     choices=("laplace", "gaussian"),
   )
-  noisy_instances: int = option(20, "k of the runs with noise.", check=_count)
+  noisy_instances: int = option(20, "k of the runs with noise.", check=checks.count)
   unit: str = option(
     "coordinate",
     "What epsilon is of: a coordinate seen alone, or the user's whole update.",
@@ -101,14 +103,14 @@ class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
     None,
     "Updates after which eta has halved: the update of number t has eta / (1 + t / half_after). "
     "None: it is constant.",
-    check=_count,
+    check=checks.count,
     when=_TRAINING,
   )
   in_flight: int | None = option(
     0,
     "Clients that hold a drawn instance while others update; 0: strictly one after another. "
     "Batching takes none.",
-    check=partial(_validate.integer, 0),
+    check=checks.count_or_zero,
     when=_DELAYS,
   )
   random_returns: bool | None = option(
@@ -133,10 +135,8 @@ class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
   spread_epsilon: float | None = option(
     1.0,
     "Without noise, instances are spread at the start as for this epsilon.",
-    check=_epsilon,
+    check=checks.epsilon,
     when=_TRAINING,
   )
-  delta: float = option(
-    1e-6, "Delta where a statement needs one.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
-  chunk_size: int = option(128, "Updates whose noise is drawn at once.", check=_count)
+  delta: float = option(1e-6, "Delta where a statement needs one.", check=checks.delta)
+  chunk_size: int = option(128, "Updates whose noise is drawn at once.", check=checks.count)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import ShardOptions
 from experiments.runner.options import option
 from experiments.runner.problems.image_options import DatasetOptions
@@ -14,7 +15,6 @@ from jdp.models.batch_norm import NormalisedModel, batch_norm_cnn, without_stati
 
 GIVEN = ("gradients", "moments", "metrics")
 """The groups that --given_stddevs is for, in its order."""
-_count = partial(_validate.integer, 1)
 MOMENTUM = 0.9
 MODELS: dict[str, Callable[..., NormalisedModel]] = {
   "batch_norm": batch_norm_cnn,
@@ -61,16 +61,16 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
     choices=tuple(RUNS),
   )
   record_size: tuple[int, ...] = option(
-    (10,), "Examples of a microbatch, and of a user (of two labels); a row for each.", check=_count
+    (10,),
+    "Examples of a microbatch, and of a user (of two labels); a row for each.",
+    check=checks.count,
   )
   sampling: tuple[str, ...] = option(
     ("poisson",), "Which records a round samples; a row for each.", choices=tuple(RELATIONS)
   )
-  batch_size: int = option(144, "Expected examples of a round.", check=_count)
+  batch_size: int = option(144, "Expected examples of a round.", check=checks.count)
   noise_multiplier: float = option(1.0, "z, of all groups together.", check=_validate.positive)
-  delta: float = option(
-    1e-5, "Delta of the guarantees.", check=partial(_validate.in_range, 1e-300, 0.5)
-  )
+  delta: float = option(1e-5, "Delta of the guarantees.", check=checks.delta)
   layers: bool = option(True, "Whether convolutions and dense layers are groups of their own.")
   metrics: bool = option(True, "Whether training accuracy and loss are a group, and released.")
   class_shares: bool = option(
@@ -103,7 +103,7 @@ class GeneralApproachOptions(TrainingOptions, DatasetOptions, ShardOptions):
   timed_rounds: int = option(
     0,
     "Rounds of each row, run once more to measure their processor time.",
-    check=partial(_validate.integer, 0),
+    check=checks.count_or_zero,
   )
   learning_rate: float = option(0.5, "Of the server's SGD.", check=_validate.positive)
   row_rates: tuple[float, ...] = option(

@@ -3,11 +3,11 @@
 import dataclasses
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.estimators import ESTIMATORS
-from experiments.runner.options import MOST_SEED, option
+from experiments.runner.options import option
 from jdp import _validate
 
-_count = partial(_validate.integer, 1)
 _epsilon = partial(_validate.in_range, 1e-2, 1e4)
 DIGITS = "digits"
 _TASKS = ("error", "split", "sgd", "location", "mirror", "samplers")
@@ -38,7 +38,7 @@ class MeanEstimationOptions:
     most=10**8,
   )
   epsilons: tuple[float, ...] = option((4.0,), "Privacy losses of a release.", check=_epsilon)
-  cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=_count, most=10**9)
+  cohorts: tuple[int, ...] = option((1,), "Numbers of clients.", check=checks.count, most=10**9)
   num_projections: tuple[int, ...] = option(
     (128,), "k of the mechanisms that report k numbers.", check=partial(_validate.integer, 2)
   )
@@ -48,11 +48,9 @@ class MeanEstimationOptions:
   budgets: tuple[float, ...] = option(
     (4.0, 16.0), "Privacy losses of the task split.", check=_epsilon
   )
-  sgd_steps: int = option(2000, "Steps of the tasks sgd, location and mirror.", check=_count)
-  sgd_repetitions: int = option(1000, "Runs of the tasks sgd, location and mirror.", check=_count)
-  data_seed: int = option(
-    0, "Seed of the values.", check=partial(_validate.integer, 0), most=MOST_SEED
+  sgd_steps: int = option(2000, "Steps of the tasks sgd, location and mirror.", check=checks.count)
+  sgd_repetitions: int = option(
+    1000, "Runs of the tasks sgd, location and mirror.", check=checks.count
   )
-  noise_seed: int = option(
-    0, "Seed of the noise.", check=partial(_validate.integer, 0), most=MOST_SEED
-  )
+  data_seed: int = checks.seed(0, "Seed of the values.")
+  noise_seed: int = checks.seed(0, "Seed of the noise.")

@@ -3,9 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 
 from experiments.private_federated.limits import LEAST_SHARE, MAGNITUDES, PARTS
+from experiments.runner import checks
 from experiments.runner.cohorts import ShardOptions
 from experiments.runner.federation import FederationOptions, PlanOptions
 from experiments.runner.options import option
@@ -14,7 +14,6 @@ from jdp import _validate
 from jdp.mechanisms import LocalMechanism, priv_unit, priv_unit_linf
 
 BASELINES = ("none", "clipped", "central")
-_epsilon = partial(_validate.in_range, 1e-3, 1e4)
 # The mechanism of directions, and a bound: d -> the largest L2 norm of a vector whose own norm (L2
 # or L-infinity) is 1.
 DIRECTIONS: dict[str, tuple[Callable[[int, float], LocalMechanism], Callable[[int], float]]] = {
@@ -39,7 +38,7 @@ class PrivateFederatedOptions(
   epsilon_directions: tuple[float, ...] = option(
     (2.0, 8.0, 32.0, 128.0),
     "eps1, local privacy loss of a release's direction; a run for each.",
-    check=_epsilon,
+    check=checks.epsilon,
     may_be_empty=True,
   )
   direction_mechanism: str = option(
@@ -55,7 +54,7 @@ class PrivateFederatedOptions(
     choices=("plain", "compressed"),
   )
   epsilon_magnitude: float = option(
-    10.0, "eps2, local privacy loss of a release's magnitude.", check=_epsilon
+    10.0, "eps2, local privacy loss of a release's magnitude.", check=checks.epsilon
   )
   magnitude_mechanism: str = option(
     "scalar_dp",

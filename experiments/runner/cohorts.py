@@ -1,11 +1,10 @@
 """How cohorts are computed: options that change speed and rounding, and no guarantee."""
 
 import dataclasses
-from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.federation import UpdateOptions
 from experiments.runner.options import option
-from jdp import _validate
 from jdp.federated import CohortLayout
 from jdp.federated.engine.default_layout import asked_layout
 
@@ -35,7 +34,7 @@ class CohortOptions:
   chunk_size: int | None = option(
     None,
     "Clients computed side by side. Default: by the platform, model and client.",
-    check=partial(_validate.integer, 1),
+    check=checks.count,
     when=_RULE,
   )
 

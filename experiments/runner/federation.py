@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import scipy
 
+from experiments.runner import checks
 from experiments.runner.options import needed, option
 from experiments.runner.reports.tables import percent
 from experiments.runner.runs.training import TrainingOptions
@@ -20,7 +21,6 @@ from jdp.federated import LocalUpdate, gradient_step, local_sgd, p_norm_descent,
 from jdp.ledger import Ledger
 from jdp.models import Loss
 
-_count = partial(_validate.integer, 1)
 _SGD = {"local_training": ("sgd",)}
 _MOMENTUM = 0.9
 _OPTIMIZERS = {
@@ -45,13 +45,15 @@ class UpdateOptions:
   )
   local_learning_rate: float = option(1.0, "The client's learning rate.", check=_validate.positive)
   local_epochs: int | None = option(
-    1, "Passes over the client's examples.", check=_count, when=_SGD
+    1, "Passes over the client's examples.", check=checks.count, when=_SGD
   )
-  local_batch_size: int | None = option(10, "Examples of a local step.", check=_count, when=_SGD)
+  local_batch_size: int | None = option(
+    10, "Examples of a local step.", check=checks.count, when=_SGD
+  )
   proximal_iterations: int | None = option(
     10,
     "Gradient steps towards the proximal point.",
-    check=_count,
+    check=checks.count,
     when={"local_training": ("proximal",)},
   )
   server_optimizer: str = option(
@@ -77,7 +79,7 @@ class UpdateOptions:
     None,
     "Delta of the central guarantee. Default: N^-1.1 of N users, or of N examples where these are "
     "what is protected.",
-    check=partial(_validate.in_range, 1e-300, 0.5),
+    check=checks.delta,
   )
 
 
@@ -88,13 +90,13 @@ class FederationOptions(UpdateOptions):
   SUBJECT = "Who takes part"
 
   cohort_size: int = option(
-    100, "Expected number of users in a round; each takes part with that share.", check=_count
+    100, "Expected number of users in a round; each takes part with that share.", check=checks.count
   )
   participation_cap: int | None = option(
     None,
     "The most rounds that one user takes part in. Default: the least for which, in expectation, "
     f"at most {percent(_LOST_SHARE)} of all participations are lost.",
-    check=_count,
+    check=checks.count,
   )
 
 

@@ -24,7 +24,6 @@ Value = TypeVar("Value")
 _KEY = "option"
 _MOST_ELEMENTS = 1000  # of a list
 _LONGEST_TEXT, _LONGEST_NAME = 4096, 255  # bytes, as for the paths of most file systems
-MOST_SEED = 2**32 - 1
 
 
 class Spec(NamedTuple):
@@ -85,6 +84,12 @@ def option(
   empty = may_be_empty or default == ()
   spec = Spec(default, help, choices, check, when or {}, group, most, empty, repeated, may_be_equal)
   return dataclasses.field(default=None if when or group else default, metadata={_KEY: spec})
+
+
+def option_of(options_type: type, name: str, *, when: Mapping[str, Collection[str]]) -> Any:
+  """The option of that name of another class, where it belongs to a choice."""
+  spec = specs_of(options_type)[name]._replace(when=when)
+  return dataclasses.field(default=None, metadata={_KEY: spec})
 
 
 def resolve(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.runner import processes
+from experiments.runner import checks, processes
 from experiments.runner.options import option
 from experiments.runner.problems.learning_problem import LearningProblem
 from jdp import _validate
@@ -35,7 +35,7 @@ class PublicStartOptions:
   public_passes: int = option(
     0,
     "Passes over the public text or images, without privacy, before the first round.",
-    check=partial(_validate.integer, 0),
+    check=checks.count_or_zero,
   )
   public_optimizer: str | None = option(
     None,

@@ -3,11 +3,11 @@
 import dataclasses
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.options import option
 from jdp import _validate
 
 TEXT = ("modules", "movies", "movies_small", "shakespeare")
-_count = partial(_validate.integer, 1)
 _share = partial(_validate.in_range, 0.0, 0.5)
 _TEXT = {"dataset": TEXT}
 _PRIVATE = {"vocabulary": ("private",)}
@@ -37,11 +37,13 @@ class TextOptions:
   test_share: float | None = option(
     0.1, "Share of the users whose text is for the test.", check=_share, when=_TEXT
   )
-  test_tokens: int | None = option(20_000, "Tokens of the test, at most.", check=_count, when=_TEXT)
+  test_tokens: int | None = option(
+    20_000, "Tokens of the test, at most.", check=checks.count, when=_TEXT
+  )
   vocabulary_size: int | None = option(
     None,
     "Words. Default: 10,000, or all of the public text if it has fewer.",
-    check=_count,
+    check=checks.count,
     when=_TEXT,
   )
   vocabulary: str | None = option(
@@ -58,10 +60,10 @@ class TextOptions:
     when=_PRIVATE,
   )
   vocabulary_words_per_user: int | None = option(
-    100, "Words that a user counts for, at most.", check=_count, when=_PRIVATE
+    100, "Words that a user counts for, at most.", check=checks.count, when=_PRIVATE
   )
   tokens_per_user: int | None = option(
-    1600, "A user's tokens beyond these are left out.", check=_count, when=_TEXT
+    1600, "A user's tokens beyond these are left out.", check=checks.count, when=_TEXT
   )
   equal_users: bool | None = option(
     True, "Whether users with fewer tokens are left out.", when=_TEXT
@@ -71,7 +73,7 @@ class TextOptions:
     "Cut each one's text into pieces of --tokens_per_user consecutive tokens, and make so many of "
     "them users of their own. What is protected is then such a piece, not the one who said it. "
     "Default: nobody is cut.",
-    check=_count,
+    check=checks.count,
     when=_TEXT,
   )
   language_model: str | None = option(
@@ -81,13 +83,15 @@ class TextOptions:
     when=_TEXT,
   )
   embedding_size: int | None = option(
-    96, "Size of a word's vector; the transformer's width.", check=_count, when=_TEXT
+    96, "Size of a word's vector; the transformer's width.", check=checks.count, when=_TEXT
   )
-  hidden_size: int | None = option(256, "Units of the LSTM.", check=_count, when=_LSTM)
-  num_layers: int | None = option(2, "Blocks of the transformer.", check=_count, when=_TRANSFORMER)
+  hidden_size: int | None = option(256, "Units of the LSTM.", check=checks.count, when=_LSTM)
+  num_layers: int | None = option(
+    2, "Blocks of the transformer.", check=checks.count, when=_TRANSFORMER
+  )
   num_heads: int | None = option(
-    4, "Heads of its attention, a divisor of its width.", check=_count, when=_TRANSFORMER
+    4, "Heads of its attention, a divisor of its width.", check=checks.count, when=_TRANSFORMER
   )
   unroll: int | None = option(
-    10, "Tokens of a sequence, the example of a local batch.", check=_count, when=_TEXT
+    10, "Tokens of a sequence, the example of a local batch.", check=checks.count, when=_TEXT
   )

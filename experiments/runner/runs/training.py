@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax
 
-from experiments.runner import processes
-from experiments.runner.options import MOST_SEED, option
+from experiments.runner import checks, processes
+from experiments.runner.options import option
 from experiments.runner.runs import sweep_parts
 from experiments.runner.runs.progress import Report
 from jdp import _validate, accounting
@@ -26,9 +26,6 @@ from jdp.queries.base import PyTree
 
 DIAGNOSTICS = "diagnostics.jsonl"
 
-_count = partial(_validate.integer, 1)
-_seed = partial(_validate.integer, 0)
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOptions:
@@ -36,27 +33,23 @@ class TrainingOptions:
 
   SUBJECT = "Rounds, repetitions, seeds and budget"
 
-  num_rounds: int = option(100, "Rounds of training.", check=_count)
-  eval_every: int = option(10, "Rounds between evaluations, each with a checkpoint.", check=_count)
-  seeds: int = option(1, "Repetitions of every setting.", check=_count, most=1000)
+  num_rounds: int = option(100, "Rounds of training.", check=checks.count)
+  eval_every: int = option(
+    10, "Rounds between evaluations, each with a checkpoint.", check=checks.count
+  )
+  seeds: int = option(1, "Repetitions of every setting.", check=checks.count, most=1000)
   part: str | None = option(
     None,
     "Only this part of the table's runs, as in 3/20, in a work directory of its own. --merge makes "
     "the report of all parts.",
     check=sweep_parts.check_part,
   )
-  init_seed: int = option(0, "Seed of the initial model.", check=_seed, most=MOST_SEED)
-  data_seed: int = option(
-    0,
-    "Seed of the partition into users and of the order of local training.",
-    check=_seed,
-    most=MOST_SEED,
+  init_seed: int = checks.seed(0, "Seed of the initial model.")
+  data_seed: int = checks.seed(
+    0, "Seed of the partition into users and of the order of local training."
   )
-  noise_seed: int | None = option(
-    None,
-    "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private.",
-    check=_seed,
-    most=MOST_SEED,
+  noise_seed: int | None = checks.seed(
+    None, "Seed of sampling and noise; whoever knows it can undo them: the run is NOT private."
   )
   max_epsilon: float | None = option(
     None,
@@ -72,7 +65,7 @@ class TrainingOptions:
     None,
     "Stop a run after so many evaluations in a row without a gain in test accuracy. It costs what "
     "all --num_rounds rounds cost, as its length depends on the data, and is recorded so.",
-    check=_count,
+    check=checks.count,
   )
   diagnostics: bool = option(
     False,
