@@ -6,11 +6,6 @@ import numpy as np
 
 from jdp.sampling import groups_by_identity
 
-HELP = (
-  "Choose settings: evaluate on this share of the training examples (of the users, if these are "
-  "the data's own), which nobody trains on, in place of the test examples. No guarantee covers "
-  "them."
-)
 _COIN_SIDES = 2**30
 
 

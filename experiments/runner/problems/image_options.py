@@ -3,23 +3,14 @@
 import dataclasses
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.options import option
-from experiments.runner.problems import held_out, own_model
+from experiments.runner.problems import own_model
 from jdp import _validate
 from jdp.data import named_datasets
 
 FOLDERS = tuple(named_datasets.FOLDERS)
 DATASETS = named_datasets.NAMES
-PARTITIONS = ("iid", "label", "dirichlet", "writer")
-PARTITION_HELP = (
-  "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
-  "many sizes; or the data's own (writers)."
-)
-EXAMPLES_HELP = (
-  "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
-  "for label, 10 for dirichlet, all for writer."
-)
-NUM_USERS_HELP = "Take the first so many users of the partition. Default: all."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +21,9 @@ class HeldOutOptions:
 
   validation_share: float | None = option(
     None,
-    held_out.HELP,
+    "Choose settings: evaluate on this share of the training examples (of the users, if these are "
+    "the data's own), which nobody trains on, in place of the test examples. No guarantee covers "
+    "them.",
     check=partial(_validate.in_range, 1e-3, 0.9),
     when={"dataset": DATASETS},
   )
@@ -61,13 +54,25 @@ class ClassificationOptions(DatasetOptions):
 
   SUBJECT = "Data and model"
 
-  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS)
+  partition: str = option(
+    "iid",
+    "Users: random examples; two labels each; Dirichlet shares of each label, which makes users of "
+    "many sizes; or the data's own (writers).",
+    choices=("iid", "label", "dirichlet", "writer"),
+  )
   concentration: float | None = option(
     1.0,
     "Of the Dirichlet distribution. Small: a label is at few users.",
     check=_validate.positive,
     when={"partition": ("dirichlet",)},
   )
-  examples_per_user: int | None = option(None, EXAMPLES_HELP, check=partial(_validate.integer, 1))
-  num_users: int | None = option(None, NUM_USERS_HELP, check=partial(_validate.integer, 1))
+  examples_per_user: int | None = option(
+    None,
+    "Examples of each user; of a writer: at most; of dirichlet: on average. Default: 1 for iid, 2 "
+    "for label, 10 for dirichlet, all for writer.",
+    check=checks.count,
+  )
+  num_users: int | None = option(
+    None, "Take the first so many users of the partition. Default: all.", check=checks.count
+  )
   model: str = option("logistic", own_model.HELP, check=own_model.check_name)

@@ -3,25 +3,18 @@
 import dataclasses
 from functools import partial
 
+from experiments.runner import checks
 from experiments.runner.cohorts import CohortOptions
-from experiments.runner.options import option
-from experiments.runner.problems import held_out, own_model, own_source
-from experiments.runner.problems.image_options import (
-  DATASETS,
-  EXAMPLES_HELP,
-  FOLDERS,
-  NUM_USERS_HELP,
-  PARTITION_HELP,
-  PARTITIONS,
-  ClassificationOptions,
-)
+from experiments.runner.options import option, option_of
+from experiments.runner.problems import own_source
+from experiments.runner.problems.image_options import DATASETS, FOLDERS, ClassificationOptions
 from experiments.runner.problems.public_start import PublicStartOptions
 from experiments.runner.problems.text_options import TEXT, TextOptions
 from experiments.runner.runs.training import TrainingOptions
-from jdp import _validate
 
 _IMAGES = {"dataset": DATASETS}
 _CLASSES = {"dataset": (*DATASETS, "source")}
+_classifying = partial(option_of, ClassificationOptions)
 
 # The options that decide who the users are, what each has, and who is public. Two runs that differ
 # in one of them may have different users: one user may be several of the other run's, or was public
@@ -62,32 +55,23 @@ class ProblemOptions(ClassificationOptions, TextOptions, PublicStartOptions):
   source: str | None = option(
     None, own_source.HELP, check=own_source.check_name, when={"dataset": ("source",)}
   )
-  data_dir: str | None = option(
-    None,
-    "The folder with the data's files.",
-    when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")},
+  data_dir: str | None = _classifying(
+    "data_dir", when={"dataset": (*FOLDERS, "movies", "movies_small", "shakespeare")}
   )
-  validation_share: float | None = option(
-    None,
-    held_out.HELP,
-    check=partial(_validate.in_range, 1e-3, 0.9),
-    when={"dataset": (*DATASETS, *TEXT)},
+  validation_share: float | None = _classifying(
+    "validation_share", when={"dataset": (*DATASETS, *TEXT)}
   )
-  partition: str = option("iid", PARTITION_HELP, choices=PARTITIONS, when=_IMAGES)
-  examples_per_user: int | None = option(
-    None, EXAMPLES_HELP, check=partial(_validate.integer, 1), when=_CLASSES
-  )
-  num_users: int | None = option(
-    None, NUM_USERS_HELP, check=partial(_validate.integer, 1), when=_IMAGES
-  )
+  partition: str = _classifying("partition", when=_IMAGES)
+  examples_per_user: int | None = _classifying("examples_per_user", when=_CLASSES)
+  num_users: int | None = _classifying("num_users", when=_IMAGES)
   public_users: int | None = option(
     None,
     "The first so many users are declared public: the model begins with their images, and they are "
     "no clients. Default: nobody.",
-    check=partial(_validate.integer, 1),
+    check=checks.count,
     when=_IMAGES,
   )
-  model: str = option("logistic", own_model.HELP, check=own_model.check_name, when=_CLASSES)
+  model: str = _classifying("model", when=_CLASSES)
 
 
 @dataclasses.dataclass(frozen=True)
