@@ -17,8 +17,7 @@ from experiments.client_dropout.report import report_dropout
 from experiments.client_dropout.settings import make_noise_plan, make_settings
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import classification, grouped
-from experiments.runner.runs.sweep import Sweep, run_sweep
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import train_on
 
 
 def prepare(options: ClientDropoutOptions) -> Work:
@@ -27,15 +26,8 @@ def prepare(options: ClientDropoutOptions) -> Work:
   if options.correlated_groups is not None:
     correlated.check(options, problem)
   plan = make_noise_plan(options, problem)
-  settings = make_settings(options, problem, plan)
-  sweep = Sweep(
-    settings, problem.init, problem.evaluate, problem.clients, plan.num_clients, options.delta
-  )
-
-  def work(workdir: Workdir):
-    run_sweep(sweep, workdir, options, partial(report_dropout, workdir, options, problem, plan))
-
-  return work
+  settings, report = make_settings(options, problem, plan), partial(report_dropout, plan)
+  return train_on(problem, settings, plan.num_clients, options.delta, options, report)
 
 
 EXPERIMENT = Experiment("client_dropout", ClientDropoutOptions, prepare)

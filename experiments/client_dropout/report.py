@@ -26,6 +26,7 @@ from experiments.runner.reports.tables import by_column, epsilon, percent, prope
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.kept_rows import kept_rows
+from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
@@ -37,36 +38,25 @@ from jdp.queries.base import PyTree
 from jdp.queries.distributed.integer_sums import Grid
 
 _EPSILON = "ε of the run so far, against the models' readers"
+_Finished = Finished[ClientDropoutOptions, LearningProblem]
 
 
-def report_dropout(
-  workdir: Workdir,
-  options: ClientDropoutOptions,
-  problem: LearningProblem,
-  plan: NoisePlan,
-  results: Sequence[Row],
-) -> None:
+def report_dropout(plan: NoisePlan, sweep: _Finished) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
+  workdir, options, _, results = sweep
   rows = [{**row, **_realised(workdir, row, options)} for row in summarise(results)]
   planned = {"noise_multiplier": plan.noise_multiplier}
   baselines = ["the errors of survivors' averages"] if options.average_errors else []
-  write_results(workdir, options, rows, results, baselines=baselines, further=planned)
-  parts = _parts(workdir, options, problem, plan, rows, results)
+  write_results(sweep, rows, baselines=baselines, further=planned)
   title = "Distributed noise under client dropout"
-  write_sweep_report(workdir, "client_dropout", title, options, parts)
+  write_sweep_report(workdir, "client_dropout", title, options, _parts(sweep, plan, rows))
 
 
-def _parts(
-  workdir: Workdir,
-  options: ClientDropoutOptions,
-  problem: LearningProblem,
-  plan: NoisePlan,
-  rows: list[Row],
-  results: Sequence[Row],
-) -> Iterator[Part]:
+def _parts(sweep: _Finished, plan: NoisePlan, rows: list[Row]) -> Iterator[Part]:
+  workdir, options, problem, results = sweep
   figures = {
     "accuracy_against_dropout": _dropout_figure(options, rows),
-    **_rounds_figures(workdir, options, results),
+    **_rounds_figures(sweep),
   }
   yield Part("Results", _table(options, rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
@@ -150,13 +140,11 @@ def _table(options: TrainingOptions, rows: Sequence[Row]) -> str:
   )
 
 
-def _rounds_figures(
-  workdir: Workdir, options: ClientDropoutOptions, results: Sequence[Row]
-) -> dict[str, Figure]:
+def _rounds_figures(sweep: _Finished) -> dict[str, Figure]:
   """Accuracy and epsilon over the rounds."""
-  by_label, figures = curves(workdir, results), {}
+  by_label, figures = curves(sweep), {}
   for metric in ("test_accuracy", "central_epsilon"):
-    figure, axes = plots.figure("rounds", _EPSILON, _title(options))
+    figure, axes = plots.figure("rounds", _EPSILON, _title(sweep.options))
     if metric != "central_epsilon":
       style.metric_axis(axes.yaxis, metric)
     measured = {

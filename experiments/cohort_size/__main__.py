@@ -21,10 +21,8 @@ from experiments.runner.federation import (
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.layouts import Make
-from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import Setting, train_on
 from jdp.federated import private_federated
 from jdp.guarantees import Unit
 from jdp.mechanisms import priv_unit, scalar_dp, separated
@@ -44,15 +42,9 @@ def prepare(options: CohortSizeOptions) -> Work:
     _variant(run, size, options, problem) for size in options.cohort_sizes for run in options.runs
   ]
 
-  def work(workdir: Workdir):
-    begun = problem.completed(workdir)
-    delta, largest = variants[0].plan.delta, max(options.cohort_sizes)
-    settings = [variant.setting for variant in variants]
-    sweep = sweep_of(begun, settings, begun.clients, largest, delta, options.shard)
-    finished = partial(FinishedSweep, workdir, options, begun, variants)
-    run_sweep(sweep, workdir, options, lambda results: report_sizes(finished(results)))
-
-  return work
+  delta, largest = variants[0].plan.delta, max(options.cohort_sizes)
+  settings, report = [variant.setting for variant in variants], partial(report_sizes, variants)
+  return train_on(problem, settings, largest, delta, options, report)
 
 
 def _variant(run: str, size: int, options: CohortSizeOptions, problem: LearningProblem) -> Variant:

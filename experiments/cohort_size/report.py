@@ -8,21 +8,23 @@ from matplotlib.figure import Figure
 
 from experiments.cohort_size.options import LABELS, CohortSizeOptions
 from experiments.cohort_size.round_errors import Variant, all_users_average, round_error
+from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import Interval
-from experiments.runner.reports.summary import Row, summarise, write_results
+from experiments.runner.reports.summary import Row, summarise, unprotected, write_results
 from experiments.runner.reports.tables import percent, properties, table
+from experiments.runner.runs.sweep import Finished
 from jdp.guarantees import rounded_up
 
 Cell = Callable[[Row], str]
-Finished = FinishedSweep[CohortSizeOptions, Variant]
 
 
-def report_sizes(sweep: Finished) -> None:
+def report_sizes(
+  variants: Sequence[Variant], sweep: Finished[CohortSizeOptions, LearningProblem]
+) -> None:
   """Measures rounds, writes results.json, the plots and report.md, and prints the results."""
-  workdir, options, problem, variants, results = sweep
+  workdir, options, problem, results = sweep
   problem = problem._replace(clients=jax.tree.map(jnp.asarray, problem.clients))  # once
   clipped = {variant.run: variant.run != "none" for variant in variants}
   truths = {run: all_users_average(options, problem, own) for run, own in clipped.items()}
@@ -31,18 +33,15 @@ def report_sizes(sweep: Finished) -> None:
     own = {"run": variant.run, "size": variant.size, "z": variant.plan.noise_multiplier}
     error = round_error(options, problem, variant, truths[variant.run])
     summary.append({**row, **own, "error": error._asdict()})
-  baselines = ["errors of rounds compare their averages with that of all users"] + [
-    f"the models of {row['setting']!r} were trained without privacy"
-    for row in summary
-    if row["central"] is None
-  ]
-  write_results(workdir, options, summary, results, baselines=baselines)
+  baselines = ["errors of rounds compare their averages with that of all users"]
+  write_results(sweep, summary, baselines=baselines + unprotected(summary))
   title = "The size of a cohort"
-  write_sweep_report(workdir, "cohort_size", title, options, _parts(sweep, summary))
+  write_sweep_report(workdir, "cohort_size", title, options, _parts(options, problem, summary))
 
 
-def _parts(sweep: Finished, summary: Sequence[Row]) -> Iterator[Part]:
-  options, problem = sweep.options, sweep.problem
+def _parts(
+  options: CohortSizeOptions, problem: LearningProblem, summary: Sequence[Row]
+) -> Iterator[Part]:
   metric = problem.headline
 
   def accuracy(row: Row) -> str:

@@ -22,10 +22,8 @@ from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.layouts import Make
-from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import Setting, train_on
 from jdp import sampling
 from jdp.federated import FederatedAlgorithm, dp_fedavg, federated_averaging
 from jdp.federated.estimators import true_average
@@ -44,14 +42,8 @@ def prepare(options: CorrelatedNoiseOptions) -> Work:
     )
   rows = [_row(run, options, problem) for run in options.runs]
 
-  def work(workdir: Workdir):
-    begun = problem.completed(workdir)
-    settings = [row.setting for row in rows]
-    sweep = sweep_of(begun, settings, begun.clients, options.cohort_size, delta, options.shard)
-    finished = partial(FinishedSweep, workdir, options, begun, rows)
-    run_sweep(sweep, workdir, options, lambda results: report_strategies(finished(results)))
-
-  return work
+  settings, report = [row.setting for row in rows], partial(report_strategies, rows)
+  return train_on(problem, settings, options.cohort_size, delta, options, report)
 
 
 def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) -> Variant:

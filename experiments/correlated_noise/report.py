@@ -17,7 +17,6 @@ from experiments.runner.federation import central_delta
 from experiments.runner.options import needed
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.summary import (
@@ -25,10 +24,12 @@ from experiments.runner.reports.summary import (
   curves,
   rounds_done,
   summarise,
+  unprotected,
   write_results,
 )
 from experiments.runner.reports.tables import metric, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp.events import CorrelatedGaussianSum, Round
@@ -41,24 +42,19 @@ from jdp.queries.base import PyTree
 
 _MEBI = 2**20
 _MORE = ("accuracy_top5", "perplexity")  # of a language model, beside the headline
+_Finished = Finished[CorrelatedNoiseOptions, LearningProblem]
 
 
-def report_strategies(sweep: FinishedSweep[CorrelatedNoiseOptions, Variant]) -> None:
+def report_strategies(variants: Sequence[Variant], sweep: _Finished) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
-  workdir, options, problem, variants, results = sweep
+  workdir, options, problem, results = sweep
   summary = [
     {**row, **_noise_columns(workdir, options, problem, variant)}
     for variant, row in zip(variants, summarise(results), strict=True)
   ]
-  baselines = [
-    f"the models of {row['setting']!r} were trained without privacy"
-    for row in summary
-    if row["central"] is None
-  ]
-  write_results(workdir, options, summary, results, baselines=baselines)
-  parts = _parts(workdir, options, problem, summary, results)
+  write_results(sweep, summary, baselines=unprotected(summary))
   title = "Correlated noise in federated averaging (arXiv 2306.08153, 2408.08868)"
-  write_sweep_report(workdir, "correlated_noise", title, options, parts)
+  write_sweep_report(workdir, "correlated_noise", title, options, _parts(sweep, summary))
 
 
 def _noise_columns(
@@ -131,15 +127,10 @@ def measure(query: SumQuery, record: PyTree, num_rounds: int) -> Measured:
   return Measured(np.array(errors), statistics.median(times))
 
 
-def _parts(
-  workdir: Workdir,
-  options: CorrelatedNoiseOptions,
-  problem: LearningProblem,
-  summary: Sequence[Row],
-  results: Sequence[Row],
-) -> Iterator[Part]:
+def _parts(sweep: _Finished, summary: Sequence[Row]) -> Iterator[Part]:
+  _, options, problem, results = sweep
   title = statements.marked(f"Correlated noise, {options.dataset}", options)
-  histories = curves(workdir, results)
+  histories = curves(sweep)
   accuracy, axes = plots.figure("rounds", problem.headline.replace("_", " "), title)
   plots.curves(axes, histories, problem.headline)
   figures = {"accuracy_over_rounds": accuracy, "noise_of_the_model": _noise_figure(title, summary)}

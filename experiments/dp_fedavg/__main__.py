@@ -37,16 +37,15 @@ from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import check_prior, load_start
 from experiments.runner.problems.text_options import TEXT
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.runs.layouts import Make
-from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import Setting, train_on
 from jdp import data, sampling
 from jdp.data.packed import PackedUsers
 from jdp.federated import example_gradient, federated_averaging
 from jdp.federated.estimators import fixed_denominator, flat_clipping, true_average
 from jdp.guarantees import Relation, Unit
 from jdp.queries import SumQuery
+from jdp.queries.base import PyTree
 
 _UNITS = {"private": Unit.USER, "dp_sgd": Unit.EXAMPLE}
 _OF_AVERAGES = tuple(
@@ -81,16 +80,14 @@ def prepare(options: DPFedAvgOptions) -> Work:
   rows = make_rows(options, problem)
   settings, delta = [row.setting for row in rows], central_delta(options, problem.num_users)
 
-  def work(workdir: Workdir):
-    begun = problem.completed(workdir)
-    clients = {Unit.USER: begun.clients}
-    if "dp_sgd" in options.runs:
-      clients[Unit.EXAMPLE] = as_examples(begun.clients)
-    sweep = sweep_of(begun, settings, clients, options.cohort_size, delta, options.shard)
-    finished = partial(FinishedSweep, workdir, options, begun, rows)
-    run_sweep(sweep, workdir, options, lambda results: report_averaging(finished(results)))
+  def clients(begun: LearningProblem) -> dict[Unit, PyTree]:
+    users = {Unit.USER: begun.clients}
+    if "dp_sgd" not in options.runs:
+      return users
+    return {**users, Unit.EXAMPLE: as_examples(begun.clients)}
 
-  return work
+  report = partial(report_averaging, rows)
+  return train_on(problem, settings, options.cohort_size, delta, options, report, clients=clients)
 
 
 def _selection(options: DPFedAvgOptions, problem: LearningProblem) -> Work:

@@ -22,7 +22,6 @@ from experiments.runner.problems.prior import describe_start
 from experiments.runner.problems.text_options import TEXT
 from experiments.runner.published_language_models import published_table
 from experiments.runner.reports import gains, plots, statements, style
-from experiments.runner.reports.finished_sweep import FinishedSweep
 from experiments.runner.reports.parts import Part, write_sweep_report
 from experiments.runner.reports.statistics import mean_interval
 from experiments.runner.reports.summary import (
@@ -31,11 +30,12 @@ from experiments.runner.reports.summary import (
   last_params,
   rounds_done,
   summarise,
+  unprotected,
   write_results,
 )
 from experiments.runner.reports.tables import epsilon, percent, points, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
-from experiments.runner.runs.sweep import Setting
+from experiments.runner.runs.sweep import Finished, Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, GroupedSums, Round, WeightedAverage
@@ -57,23 +57,23 @@ class Variant(NamedTuple):
   federation: Federation | None
 
 
-Finished = FinishedSweep[DPFedAvgOptions, Variant]
+_Finished = Finished[DPFedAvgOptions, LearningProblem]
 _PLANNED = ["planned users", "planned cohort", "planned ε, rdp", "planned ε, moments"]
 
 
-def report_averaging(sweep: Finished) -> None:
+def report_averaging(variants: Sequence[Variant], sweep: _Finished) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
-  workdir, options, problem, variants, results = sweep
-  histories = curves(workdir, results)
+  workdir, options, problem, results = sweep
+  histories = curves(sweep)
   smoothed = {
     label: [smoothed_end(run, problem.headline, options.smoothing) for run in runs]
     for label, runs in histories.items()
   }
   summary = _summary(workdir, problem, variants, results, smoothed)
-  write_results(workdir, options, summary, results, baselines=_baselines(summary))
+  write_results(sweep, summary, baselines=unprotected(summary))
   first = summary[0]["label"]
   start = _initial_metric(problem, histories[first], smoothed[first])
-  parts = _parts(sweep, summary, histories, start)
+  parts = _parts(sweep, variants, summary, histories, start)
   title = "Federated averaging with user-level privacy (arXiv 1710.06963)"
   write_sweep_report(workdir, "dp_fedavg", title, options, parts)
 
@@ -200,18 +200,14 @@ def _planned_row(federation: Federation, num_rounds: int) -> Row:
   }
 
 
-def _baselines(summary: Sequence[Row]) -> list[str]:
-  unprotected = [row["setting"] for row in summary if row["central"] is None]
-  return [f"the models of {name!r} were trained without privacy" for name in unprotected]
-
-
 def _parts(
-  sweep: Finished,
+  sweep: _Finished,
+  variants: Sequence[Variant],
   summary: Sequence[Row],
   histories: Mapping[str, Sequence[Sequence[Row]]],
   start: Row,
 ) -> Iterator[Part]:
-  workdir, options, problem, variants, results = sweep
+  workdir, options, problem, results = sweep
   title = statements.marked(f"DP-FedAvg, {options.dataset}", options)
   figure, axes = plots.figure("rounds", "", title)
   style.metric_axis(axes.yaxis, problem.headline)

@@ -85,10 +85,7 @@ def _training(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
     settings, _start(task), evaluate, task.clients, task.schedule.round_size, options.delta
   )
 
-  def work(workdir: Workdir):
-    run_sweep(sweep, workdir, options, partial(report_training, workdir, options, task))
-
-  return work
+  return lambda workdir: run_sweep(sweep, task, workdir, options, report_training)
 
 
 def _start(task: StreamTask) -> Callable[[jax.Array], Start]:
@@ -276,10 +273,7 @@ def _stream(options: DrawAndDiscardOptions) -> Callable[[Workdir], None]:
   settings, clients, evaluate = stream_settings(options, task, update, evaluation(task))
   sweep = Sweep(settings, _start(task), evaluate, clients, task.schedule.round_size, options.delta)
 
-  def work(workdir: Workdir):
-    run_sweep(sweep, workdir, options, partial(report_stream, workdir, options, task))
-
-  return work
+  return lambda workdir: run_sweep(sweep, task, workdir, options, report_stream)
 
 
 _TASKS = {"training": _training, "variance": _variance, "spam": _spam, "stream": _stream}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.draw_and_discard.options import ATTACKS, DrawAndDiscardOptions
-from experiments.draw_and_discard.privacy import privacy_parts
+from experiments.draw_and_discard.privacy import FinishedStream, privacy_parts
 from experiments.draw_and_discard.stream import StreamTask, started
 from experiments.runner.options import needed
 from experiments.runner.reports import plots, style
@@ -21,7 +21,6 @@ from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.summary import Row, curves, summarise, write_results
 from experiments.runner.reports.tables import percent, table
 from experiments.runner.runs.sweep import Setting
-from experiments.runner.runs.workdir import Workdir
 from jdp.attacks import spam
 from jdp.data import Examples
 from jdp.federated import FederatedAlgorithm
@@ -159,24 +158,17 @@ def stream_settings(
   return rows, clients, measure
 
 
-def report_stream(
-  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
-) -> None:
+def report_stream(sweep: FinishedStream) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
-  rows = summarise(results)
-  write_results(workdir, options, rows, results, baselines=[])
+  rows = summarise(sweep.results)
+  write_results(sweep, rows)
   title = "Draw and Discard (arXiv 1807.04369): a deployment"
-  parts = _parts(workdir, options, task, rows, results)
-  write_sweep_report(workdir, "draw_and_discard", title, options, parts)
+  parts = _parts(sweep, rows)
+  write_sweep_report(sweep.workdir, "draw_and_discard", title, sweep.options, parts)
 
 
-def _parts(
-  workdir: Workdir,
-  options: DrawAndDiscardOptions,
-  task: StreamTask,
-  rows: Sequence[Row],
-  results: Sequence[Row],
-) -> Iterator[Part]:
+def _parts(sweep: FinishedStream, rows: Sequence[Row]) -> Iterator[Part]:
+  options, task = sweep.options, sweep.problem
   returned = task.schedule.num_updates - needed(options.in_flight)
   lines = (
     [
@@ -197,7 +189,7 @@ it {"at random" if options.random_returns else "in the order of their draws"}. O
 models with a weight farther than {options.spam_threshold:g} standard deviations of the instances
 from their mean. s is the standard deviation of one update's noise; the target weights are the first
 ten of the average model. Means over repetitions, with 95 % intervals."""
-  by_label = curves(workdir, results)
+  by_label = curves(sweep)
   figures = {}
   for metric, ylabel in (
     ("test_accuracy", "accuracy on the test examples"),
@@ -210,7 +202,7 @@ ten of the average model. Means over repetitions, with 95 % intervals."""
     figures[f"stream_{metric}"] = figure
   yield Part("Attackers", text, figures)
   private = [row for row in rows if row["release"]]
-  yield from privacy_parts(workdir, options, task, private, results)
+  yield from privacy_parts(sweep, private)
 
 
 def _share(count: Interval, of: int) -> Interval:

@@ -14,6 +14,7 @@ from experiments.runner.reports.parts import Part
 from experiments.runner.reports.summary import Row
 from experiments.runner.reports.tables import table
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.workdir import Workdir
 from jdp.accounting.draw_and_discard import (
   channel_listener,
@@ -33,6 +34,7 @@ from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up
 from jdp.ledger.json_form import from_json
 
+FinishedStream = Finished[DrawAndDiscardOptions, StreamTask]
 _COORDINATE = "a coordinate, of gradients that differ in it alone"
 # The index, in `adversary_statements`, of the statement about all of a user's reports.
 _ALL_REPORTS = 1
@@ -101,14 +103,9 @@ def _updates_per_pass(task: StreamTask) -> int:
   return task.schedule.round_size * task.schedule.rounds_per_pass
 
 
-def privacy_parts(
-  workdir: Workdir,
-  options: DrawAndDiscardOptions,
-  task: StreamTask,
-  private: Sequence[Row],
-  results: Sequence[Row],
-) -> Iterator[Part]:
+def privacy_parts(sweep: FinishedStream, private: Sequence[Row]) -> Iterator[Part]:
   """What was guaranteed; `private` holds the summary rows of runs with noise."""
+  workdir, options, task, results = sweep
   if not private:
     yield Part("What was guaranteed", "Nothing: these runs are without noise.")
     return

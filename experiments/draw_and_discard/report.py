@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.draw_and_discard.options import DrawAndDiscardOptions
-from experiments.draw_and_discard.privacy import privacy_parts
+from experiments.draw_and_discard.privacy import FinishedStream, privacy_parts
 from experiments.draw_and_discard.stream import StreamTask
 from experiments.runner import files
 from experiments.runner.options import needed
@@ -18,6 +18,7 @@ from experiments.runner.reports.summary import Row, curves, summarise, write_res
 from experiments.runner.reports.tables import percent, properties, table
 from experiments.runner.runs.training import DIAGNOSTICS
 from experiments.runner.runs.workdir import Workdir
+from jdp.federated.runs.run_folder import METRICS
 from jdp.guarantees import rounded_up
 
 _METRICS = {
@@ -26,43 +27,32 @@ _METRICS = {
 }
 
 
-def report_training(
-  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
-) -> None:
+def report_training(sweep: FinishedStream) -> None:
   """Writes results.json, the plots and report.md, and prints the results."""
+  workdir, options, _, results = sweep
   rows = summarise(results)
   further = {
-    "distances": distances(workdir, options, results),
+    "distances": distances(sweep),
     "diagnostics": diagnostics(workdir, results) if options.diagnostics else [],
   }
-  write_results(workdir, options, rows, results, baselines=_baselines(rows), further=further)
-  parts = _parts(workdir, options, task, rows, results, further)
+  write_results(sweep, rows, baselines=_baselines(rows), further=further)
   title = "Draw and Discard (arXiv 1807.04369)"
-  write_sweep_report(workdir, "draw_and_discard", title, options, parts)
+  write_sweep_report(workdir, "draw_and_discard", title, options, _parts(sweep, rows, further))
 
 
 def _parts(
-  workdir: Workdir,
-  options: DrawAndDiscardOptions,
-  task: StreamTask,
-  rows: Sequence[Row],
-  results: Sequence[Row],
-  further: Mapping[str, Sequence[Row]],
+  sweep: FinishedStream, rows: Sequence[Row], further: Mapping[str, Sequence[Row]]
 ) -> Iterator[Part]:
-  figures = {
-    metric: _figure(workdir, options, task, results, metric, label)
-    for metric, label in _METRICS.items()
-  }
+  figures = {metric: _figure(sweep, metric, label) for metric, label in _METRICS.items()}
   yield Part("Results", results_table(rows), figures)
-  private = [row for row in rows if row["release"]]
-  yield from privacy_parts(workdir, options, task, private, results)
-  yield Part("What was measured", _measured(options, task), printed=False)
+  yield from privacy_parts(sweep, [row for row in rows if row["release"]])
+  yield Part("What was measured", _measured(sweep.options, sweep.problem), printed=False)
   if further["distances"]:
     title = "k instances against batches on the server"
     yield Part(title, _distances(further["distances"]), printed=False)
   if further["diagnostics"]:
     title = "Diagnostics: no guarantee, not to be published"
-    figures = {"training_loss": _training_loss(workdir, options, task, results)}
+    figures = {"training_loss": _training_loss(sweep)}
     yield Part(title, diagnostics_text(further["diagnostics"]), figures, printed=False)
 
 
@@ -95,17 +85,11 @@ def _number(value: Interval | Row) -> str:
   return f"{mean:.3f}" + ("" if half_width is None else f" ± {half_width:.3f}")
 
 
-def _figure(
-  workdir: Workdir,
-  options: DrawAndDiscardOptions,
-  task: StreamTask,
-  results: Sequence[Row],
-  metric: str,
-  label: str,
-) -> Figure:
+def _figure(sweep: FinishedStream, metric: str, label: str) -> Figure:
   """A metric over the examples seen."""
-  figure, axes = plots.figure("examples seen", label, f"Draw and Discard, {options.dataset}")
-  plots.curves(axes, _over_examples(options, task, curves(workdir, results)), metric)
+  title = f"Draw and Discard, {sweep.options.dataset}"
+  figure, axes = plots.figure("examples seen", label, title)
+  plots.curves(axes, _over_examples(sweep), metric)
   if tables.is_share(metric):
     style.percent(axes.yaxis)
   if metric == "test_loss":
@@ -113,29 +97,21 @@ def _figure(
   return figure
 
 
-def _over_examples(
-  options: DrawAndDiscardOptions, task: StreamTask, by_label: Mapping[str, Sequence[Sequence[Row]]]
-) -> dict[str, list[list[Row]]]:
-  """The rows with the number of examples seen in place of the number of rounds."""
-  per_round = task.schedule.round_size * needed(options.examples_per_user)
+def _over_examples(sweep: FinishedStream, file: str = METRICS) -> dict[str, list[list[Row]]]:
+  """`curves` with the number of examples seen in place of the number of rounds."""
+  per_round = sweep.problem.schedule.round_size * needed(sweep.options.examples_per_user)
   return {
     label: [[{**row, "round": row["round"] * per_round} for row in rows] for rows in repetitions]
-    for label, repetitions in by_label.items()
+    for label, repetitions in curves(sweep, file).items()
   }
 
 
-def _training_loss(
-  workdir: Workdir, options: DrawAndDiscardOptions, task: StreamTask, results: Sequence[Row]
-) -> Figure:
+def _training_loss(sweep: FinishedStream) -> Figure:
   """The training loss over the examples seen, as the publication plots it: a diagnostic."""
-  by_label: dict[str, list[list[Row]]] = {}
-  for result in results:
-    folder = workdir.path / result["setting"] / str(result["seed"])
-    by_label.setdefault(result["label"], []).append(files.read_rows(folder / DIAGNOSTICS))
   figure, axes = plots.figure(
     "examples seen", "loss on the training examples: a diagnostic", "Draw and Discard, not private"
   )
-  plots.curves(axes, _over_examples(options, task, by_label), "train_loss")
+  plots.curves(axes, _over_examples(sweep, DIAGNOSTICS), "train_loss")
   axes.set_yscale("log")
   return figure
 
@@ -145,9 +121,7 @@ def at_rates(options: DrawAndDiscardOptions, label: str) -> list[str]:
   return [label, *(f"{label}, η = {rate:g}" for rate in needed(options.further_rates))]
 
 
-def distances(
-  workdir: Workdir, options: DrawAndDiscardOptions, results: Sequence[Row]
-) -> list[Row]:
+def distances(sweep: FinishedStream) -> list[Row]:
   """The distance between the test accuracies with k instances and with a batch of B, without noise.
 
   Each is at its best learning rate, by the mean accuracy at the end.
@@ -158,7 +132,7 @@ def distances(
     k's accuracy less B's, averaged over the examples seen. The distance is the average of its
     absolute value. Both are `Interval`s over repetitions as JSON data.
   """
-  found, rows = curves(workdir, results), []
+  options, found, rows = sweep.options, curves(sweep), []
 
   def best(label: str) -> str:
     ends = {

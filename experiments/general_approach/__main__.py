@@ -37,13 +37,11 @@ from experiments.general_approach.timing import processor_seconds
 from experiments.general_approach.two_vectors import report_two_vectors
 from experiments.runner import processes
 from experiments.runner.cohorts import layout_of
-from experiments.runner.files import Row
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import load_dataset
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.runs.layouts import Make
-from experiments.runner.runs.sweep import Setting, Sweep, run_sweep
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import Finished, Setting, Sweep, run_sweep
 from jdp import data, models
 from jdp.federated.iterative import CLASS_SHARES, Trained, initial_values, iterative_training
 from jdp.guarantees import Relation, Unit
@@ -83,14 +81,11 @@ def prepare(options: GeneralApproachOptions) -> Work:
     settings, task.init, task.evaluate, clients, options.batch_size, options.delta, options.shard
   )
 
-  def work(workdir: Workdir):
-    def report(results: list[Row]) -> None:
-      seconds = processor_seconds(sweep, options.timed_rounds) if options.timed_rounds else {}
-      report_groups(workdir, options, task, groups, results, seconds)
+  def report(finished: Finished[GeneralApproachOptions, GroupsTask]) -> None:
+    seconds = processor_seconds(sweep, options.timed_rounds) if options.timed_rounds else {}
+    report_groups(groups, seconds, finished)
 
-    run_sweep(sweep, workdir, options, report)
-
-  return work
+  return lambda workdir: run_sweep(sweep, task, workdir, options, report)
 
 
 def load_groups_task(options: GeneralApproachOptions) -> GroupsTask:

@@ -17,6 +17,7 @@ from experiments.runner.reports.summary import Row, curves, rounds_done, summari
 from experiments.runner.reports.tables import epsilon, percent, properties, table
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
+from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.training import TrainingOptions
 from experiments.runner.runs.workdir import Workdir
 from jdp import ledger
@@ -24,44 +25,34 @@ from jdp.events import DiscreteGaussianSum, GaussianSum, GroupedSums, Round
 from jdp.events.queries import QueryEvent
 from jdp.guarantees import rounded_up
 
+_Finished = Finished[GeneralApproachOptions, GroupsTask]
 _RELEASED = {
   "train_accuracy": "training accuracy, released",
   "class_shares_error": "error of class shares",
 }
 
 
-def report_groups(
-  workdir: Workdir,
-  options: GeneralApproachOptions,
-  task: GroupsTask,
-  groups: Groups,
-  results: Sequence[Row],
-  seconds: Mapping[str, float],
-) -> None:
+def report_groups(groups: Groups, seconds: Mapping[str, float], sweep: _Finished) -> None:
   """Writes results.json, the plot and report.md, and prints the results.
 
   `seconds` are the processor times of a round by setting, or empty.
   """
+  workdir, options, _, results = sweep
   rows = summarise(results)
   rounds = {row["setting"]: _first_ledger(workdir, row) for row in rows}
   for row in rows:
     row["processor_seconds"] = seconds.get(row["setting"])
-  write_results(workdir, options, rows, results, baselines=_baselines(rows))
-  parts = _parts(workdir, options, task, groups, rows, rounds, results)
+  write_results(sweep, rows, baselines=_baselines(rows))
   title = "A general approach to private iterative training (arXiv 1812.06210)"
+  parts = _parts(sweep, groups, rows, rounds)
   write_sweep_report(workdir, "general_approach", title, options, parts)
 
 
 def _parts(
-  workdir: Workdir,
-  options: GeneralApproachOptions,
-  task: GroupsTask,
-  groups: Groups,
-  rows: Sequence[Row],
-  rounds: Mapping[str, ledger.Ledger],
-  results: Sequence[Row],
+  sweep: _Finished, groups: Groups, rows: Sequence[Row], rounds: Mapping[str, ledger.Ledger]
 ) -> Iterator[Part]:
-  figures = {"accuracy_over_rounds": _figure(workdir, options, results)}
+  workdir, options, task, results = sweep
+  figures = {"accuracy_over_rounds": _figure(sweep)}
   yield Part("Results", _table(options, rows), figures)
   if row := tutorial_of(options):
     (own,) = rows
@@ -132,12 +123,13 @@ def _speed(options: GeneralApproachOptions, rows: Sequence[Row]) -> str:
 All cores together, mean of {options.timed_rounds} rounds without compilation, in {chunks}."""
 
 
-def _figure(workdir: Workdir, options: GeneralApproachOptions, results: Sequence[Row]) -> Figure:
+def _figure(sweep: _Finished) -> Figure:
+  options = sweep.options
   title = f"A general approach, {options.dataset}, {options.model}"
   ylabel = "test accuracy" + ("; released training accuracy (dashed)" if options.metrics else "")
   figure, axes = plots.figure("rounds", ylabel, statements.marked(title, options))
   style.percent(axes.yaxis)
-  by_label = curves(workdir, results)
+  by_label = curves(sweep)
   plots.curves(axes, by_label, "test_accuracy")
   if options.metrics:
     _plot_released(axes, by_label)

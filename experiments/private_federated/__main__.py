@@ -25,8 +25,7 @@ from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.layouts import Make
-from experiments.runner.runs.sweep import Setting, run_sweep, sweep_of
-from experiments.runner.runs.workdir import Workdir
+from experiments.runner.runs.sweep import Setting, train_on
 from jdp.federated import private_federated
 from jdp.guarantees import Unit
 from jdp.mechanisms import LocalMechanism, compressed_priv_unit, separated
@@ -48,16 +47,8 @@ def prepare(options: PrivateFederatedOptions) -> Work:
     )
   plan = make_plan(options, problem.num_users)
   rows = make_rows(options, problem, plan)
-  settings = [row.setting for row in rows]
-
-  def work(workdir: Workdir):
-    begun = problem.completed(workdir)
-    size = plan.sampler.expected_size
-    sweep = sweep_of(begun, settings, begun.clients, size, plan.delta, options.shard)
-    report = partial(report_local_and_central, workdir, options, begun, plan, rows)
-    run_sweep(sweep, workdir, options, report)
-
-  return work
+  settings, report = [row.setting for row in rows], partial(report_local_and_central, plan, rows)
+  return train_on(problem, settings, plan.sampler.expected_size, plan.delta, options, report)
 
 
 def make_rows(

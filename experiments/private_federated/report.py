@@ -29,12 +29,13 @@ from experiments.runner.reports.summary import (
 )
 from experiments.runner.reports.tables import epsilon, metric, metric_titles, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
-from experiments.runner.runs.sweep import Setting
+from experiments.runner.runs.sweep import Finished, Setting
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting
 from jdp.accounting.local.compressed_priv_unit import shortest_law
 from jdp.guarantees import Observer, rounded_up
 
+_Finished = Finished[PrivateFederatedOptions, LearningProblem]
 Histories = Mapping[str, Sequence[Sequence[Row]]]
 _GUARANTEES = {
   "release": "local ε, one release",
@@ -61,36 +62,24 @@ class NoisySetting(NamedTuple):
   central_error: float
 
 
-def report_local_and_central(
-  workdir: Workdir,
-  options: PrivateFederatedOptions,
-  problem: LearningProblem,
-  plan: Plan,
-  rows: Sequence[NoisySetting],
-  results: Sequence[Row],
-) -> None:
+def report_local_and_central(plan: Plan, rows: Sequence[NoisySetting], sweep: _Finished) -> None:
   """Writes results.json, the plots and report.md, and prints the results.
 
-  `rows` is what was run. `results` is what `run_sweep` returned.
+  `rows` is what was run.
   """
+  workdir, options, _, results = sweep
   summary = [{**row, "moments": _moments(workdir, row, plan.delta)} for row in summarise(results)]
-  histories = curves(workdir, results)
-  write_results(workdir, options, summary, results, baselines=_baselines(summary))
-  parts = _parts(workdir, options, problem, plan, rows, summary, results, histories)
+  write_results(sweep, summary, baselines=_baselines(summary))
   title = "Private federated learning (arXiv 1812.00984, Sections 3.1 and 5)"
+  parts = _parts(sweep, plan, rows, summary)
   write_sweep_report(workdir, "private_federated", title, options, parts)
 
 
 def _parts(
-  workdir: Workdir,
-  options: PrivateFederatedOptions,
-  problem: LearningProblem,
-  plan: Plan,
-  rows: Sequence[NoisySetting],
-  summary: Sequence[Row],
-  results: Sequence[Row],
-  histories: Histories,
+  sweep: _Finished, plan: Plan, rows: Sequence[NoisySetting], summary: Sequence[Row]
 ) -> Iterator[Part]:
+  workdir, options, problem, results = sweep
+  histories = curves(sweep)
   start = _initial_metrics(next(iter(histories.values())))
   figures = {
     "accuracy_over_rounds": _rounds_figure(options, problem, histories),

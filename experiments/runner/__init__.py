@@ -1,7 +1,7 @@
 """The runner that all experiments share.
 
 * `launch` is the body of a binary.
-* `options` has dataclasses whose fields are flags, `checks` what bounds many of them; `help_text` is
+* `options` has dataclasses whose fields are flags; `checks` bounds many of them, and `help_text` is
   their `--help`.
 * `federation` has the options of federated training.
 * `problems` says what there is to learn and from whom.

@@ -1,6 +1,7 @@
 """The results of a sweep: merged repetitions, their histories, and the file that holds them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,9 +10,10 @@ from experiments.runner import files
 from experiments.runner.files import Row
 from experiments.runner.reports.statements import not_private
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.runs.training import TrainingOptions
+from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.workdir import Workdir
 from jdp.federated.runs.budget import COST, COST_BY, NO_COST
+from jdp.federated.runs.run_folder import METRICS
 from jdp.models import load_params
 from jdp.queries.base import PyTree
 
@@ -49,13 +51,22 @@ def metric_names(row: Row) -> list[str]:
   return [name for name in row if name not in _NO_METRICS]
 
 
-def curves(workdir: Workdir, results: Sequence[Row]) -> dict[str, list[list[Row]]]:
-  """The metrics of each setting's repetitions, by label."""
+def curves(sweep: Finished[Any, Any], file: str = METRICS) -> dict[str, list[list[Row]]]:
+  """The rows of a file of each setting's repetitions, by label: their metrics."""
   rows: dict[str, list[list[Row]]] = {}
-  for result in results:
-    path = workdir.path / result["setting"] / str(result["seed"]) / "metrics.jsonl"
+  for result in sweep.results:
+    path = sweep.workdir.path / result["setting"] / str(result["seed"]) / file
     rows.setdefault(result["label"], []).append(files.read_rows(path))
   return rows
+
+
+def unprotected(rows: Iterable[Row]) -> list[str]:
+  """Why no guarantee covers all models: those of a summary's settings without a central one."""
+  return [
+    f"the models of {row['setting']!r} were trained without privacy"
+    for row in rows
+    if row["central"] is None
+  ]
 
 
 def last_params(
@@ -79,10 +90,8 @@ def rounds_done(rows: Iterable[Row]) -> str:
 
 
 def write_results(
-  workdir: Workdir,
-  options: TrainingOptions,
+  sweep: Finished[Any, Any],
   rows: Iterable[Row],
-  results: Sequence[Row],
   *,
   baselines: Iterable[str] = (),
   further: Mapping[str, object] = {},
@@ -90,21 +99,19 @@ def write_results(
   """Writes `results.json`.
 
   Args:
-    workdir: gets the file.
-    options: of the experiment.
+    sweep: what was run; its folder gets the file.
     rows: a summary; `Interval`s become JSON data.
-    results: of `run_sweep`.
     baselines: the results that no guarantee covers, besides those that the options exclude.
     further: entries of the experiment's own.
   """
   content = {
-    "not_private": [*not_private(options), *baselines],
-    "flags": vars(options),
+    "not_private": [*not_private(sweep.options), *baselines],
+    "flags": vars(sweep.options),
     "summary": [_to_json(row) for row in rows],
-    "runs": results,
+    "runs": sweep.results,
     **further,
   }
-  files.write_json(workdir.path / "results.json", content)
+  files.write_json(sweep.workdir.path / "results.json", content)
 
 
 def _to_json(row: Row) -> Row:

@@ -3,7 +3,7 @@
 import pathlib
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 
@@ -27,6 +27,9 @@ from jdp.federated import FederatedAlgorithm
 from jdp.federated.runs.training import STOPPED_EARLY, Evaluate
 from jdp.ledger import Ledger
 from jdp.queries.base import PyTree
+
+Options = TypeVar("Options", bound=TrainingOptions)
+Problem = TypeVar("Problem")
 
 
 class Setting(NamedTuple):
@@ -82,33 +85,70 @@ class Sweep(NamedTuple):
   headline: str = "test_accuracy"
 
 
-def sweep_of(
+class Finished(NamedTuple, Generic[Options, Problem]):
+  """A sweep that was run, as an experiment's report takes it.
+
+  Attributes:
+    workdir: has the files of the runs, and gets those of the report.
+    options: the experiment's.
+    problem: what was learnt.
+    results: one for each run (`run_sweep`).
+  """
+
+  workdir: Workdir
+  options: Options
+  problem: Problem
+  results: Sequence[Row]
+
+
+def train_on(
   problem: LearningProblem,
   settings: Sequence[Setting],
-  clients: PyTree,
   cohort_size: float,
   delta: float,
-  shard: bool,
-) -> Sweep:
-  """What all runs on a problem share, with what was released about its users before."""
-  return Sweep(
-    settings,
-    problem.init,
-    problem.evaluate,
-    clients,
-    cohort_size,
-    delta,
-    shard,
-    problem.prior,
-    problem.headline,
-  )
+  options: Options,
+  report: Callable[[Finished[Options, LearningProblem]], None],
+  *,
+  clients: Callable[[LearningProblem], PyTree] = lambda problem: problem.clients,
+) -> Callable[[Workdir], None]:
+  """The work of an experiment that runs its settings on a problem: `run_sweep` of all of them.
+
+  The problem is completed before. What was released about its users counts in every run.
+
+  Args:
+    problem: what is learnt.
+    settings: the rows.
+    cohort_size: expected number of clients in a round.
+    delta: of the central guarantees.
+    options: the experiment's.
+    report: of the completed problem.
+    clients: the completed problem -> what the settings train on.
+  """
+
+  def work(workdir: Workdir) -> None:
+    begun = problem.completed(workdir)
+    sweep = Sweep(
+      settings,
+      begun.init,
+      begun.evaluate,
+      clients(begun),
+      cohort_size,
+      delta,
+      getattr(options, "shard", False),
+      begun.prior,
+      begun.headline,
+    )
+    run_sweep(sweep, begun, workdir, options, report)
+
+  return work
 
 
 def run_sweep(
   sweep: Sweep,
+  problem: Problem,
   workdir: Workdir,
-  options: TrainingOptions,
-  report: Callable[[list[Row]], None],
+  options: Options,
+  report: Callable[[Finished[Options, Problem]], None],
 ) -> None:
   """Runs what is not finished yet, and reports. With `options.part` it runs that part alone.
 
@@ -119,6 +159,7 @@ def run_sweep(
 
   Args:
     sweep: what is run.
+    problem: what is learnt, for the report.
     workdir: gets the files.
     options: of the experiment.
     report: called on the first process with a result for each run. A part makes no report.
@@ -175,7 +216,12 @@ def run_sweep(
       lambda: print(f"Part {options.part} is finished: {len(own)} of {len(runs)} runs.", flush=True)
     )
   else:
-    processes.by_first(lambda: report([read_result(_folder(workdir, *run)) for run in runs]))
+
+    def report_all() -> None:
+      results = [read_result(_folder(workdir, *run)) for run in runs]
+      report(Finished(workdir, options, problem, results))
+
+    processes.by_first(report_all)
 
 
 def _numbered(report: Report, number: int, count: int) -> Report:

@@ -36,7 +36,11 @@ def prepare(options):
     1.0,
     DELTA,
   )
-  return lambda folder: sweep.run_sweep(made, folder, options, results.append)
+  return lambda folder: sweep.run_sweep(made, None, folder, options, report)
+
+
+def report(finished):
+  results.append(finished.results)
 
 
 results = []
