@@ -27,10 +27,10 @@ class CountedOnce(BandedStrategy):
     return super().squared_sensitivity(min_separation, 1)
 
 
-def _counted_once(number: int, dim: int) -> FederatedAlgorithm:
+def _counted_once(number: int) -> FederatedAlgorithm:
   sampler = sampling.min_separation(number, 1, ROUNDS)
   bands = np.stack([np.ones(ROUNDS), np.append(np.full(ROUNDS - 1, 0.5), 0.0)])
-  return fedavg(number, dim, sampler=sampler, strategy=CountedOnce(bands), noise_multiplier=1.25)
+  return fedavg(number, sampler=sampler, strategy=CountedOnce(bands), noise_multiplier=1.25)
 
 
 def _training(
@@ -53,8 +53,7 @@ def _training(
   return algorithm._replace(num_rounds=ROUNDS)
 
 
-def _everybody(number: int, dim: int) -> FederatedAlgorithm:
-  del dim
+def _everybody(number: int) -> FederatedAlgorithm:
   said = sampling.poisson(number, 0.5)
   return _training(number, _MULTIPLIER, sampling.poisson(number, 1.0)._replace(event=said.event))
 
@@ -64,11 +63,11 @@ BROKEN: dict[str, tuple[Procedure, float]] = {
   "four participations, counted once": (Procedure(_counted_once), _ABSENT),
   "everybody, said to be a Poisson sample": (Procedure(_everybody), _ABSENT),
   "noise of four devices, averaged with the sum": (
-    Procedure(lambda number, dim: _training(number, _MULTIPLIER / _DEVICES**0.5)),
+    Procedure(lambda number: _training(number, _MULTIPLIER / _DEVICES**0.5)),
     _ABSENT,
   ),
   "noise of a mean of three clients, on their sum": (
-    Procedure(lambda number, dim: _training(number, _MULTIPLIER / _CLIENTS)),
+    Procedure(lambda number: _training(number, _MULTIPLIER / _CLIENTS)),
     _ABSENT,
   ),
 }
@@ -78,5 +77,5 @@ def subject(procedure: Procedure, neighbour: float) -> conformance.Subject:
   """Runs of a canary against those of its neighbour, with the epsilon that the ledger states."""
   data = {"present": canaries(np.ones(1)), "neighbour": canaries(np.full(1, neighbour))}
   return conformance.run_subject(
-    procedure.make(1, 1), procedure.params(1), data, relation=Relation.ZERO_OUT, delta=DELTA
+    procedure.make(1), procedure.params(1), data, relation=Relation.ZERO_OUT, delta=DELTA
   )

@@ -25,7 +25,6 @@ from jdp.audits.local_audit import score_sampler
 from jdp.audits.one_run import audit_one_run
 from jdp.audits.one_run_f_dp import audit_one_run_gaussian, gaussian_epsilon_of
 from jdp.audits.scores import audit_scores
-from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.ledger import Ledger
 from jdp.queries.base import PyTree
 
@@ -161,12 +160,10 @@ def one_run(
   """The changes of the models [rounds, leaves, canaries] in one run, and its ledger."""
   count = len(included)
   noise_key, data_key = jax.random.split(key)
-  algorithm: FederatedAlgorithm = procedure.make(count, count)
-  params = procedure.params(count)
   models: list[np.ndarray] = []  # before and after every round
   result = federated.train(
-    algorithm,
-    params,
+    procedure.make(count),
+    procedure.params(count),
     procedure.clients(canaries(included)),
     noise_key=noise_key,
     data_key=data_key,

@@ -64,7 +64,7 @@ class Procedure(NamedTuple):
   """A training procedure to audit.
 
   Attributes:
-    make: (canaries, numbers of a leaf) -> algorithm that plans its rounds.
+    make: number of canaries -> algorithm that plans its rounds.
     params: the number of leaves -> what training begins with, given the numbers of a leaf.
     clients: canaries -> the clients' data.
     gaussian: whether a whole run is one Gaussian release, so that its trade-off curve is known.
@@ -73,7 +73,7 @@ class Procedure(NamedTuple):
     one_run: whether one run of many canaries tells as much of each as it would tell of one.
   """
 
-  make: Callable[[int, int], FederatedAlgorithm]
+  make: Callable[[int], FederatedAlgorithm]
   params: Callable[[int], PyTree] = jnp.zeros
   clients: Callable[[Canaries], PyTree] = lambda canaries: canaries
   gaussian: bool = True
@@ -93,7 +93,7 @@ def subject(procedure: Procedure) -> conformance.Subject:
     for name, own in (("present", True), ("absent", False))
   }
   made = conformance.run_subject(
-    procedure.make(1, 1), procedure.params(1), data, relation=Relation.ZERO_OUT, delta=DELTA
+    procedure.make(1), procedure.params(1), data, relation=Relation.ZERO_OUT, delta=DELTA
   )
   return made._replace(statistics={"score": procedure.score}) if procedure.score else made
 
@@ -106,9 +106,8 @@ def send(
   return jnp.zeros_like(params).at[client.number].set(client.size)
 
 
-def fedavg(number: int, dim: int, **given: Any) -> FederatedAlgorithm:
+def fedavg(number: int, **given: Any) -> FederatedAlgorithm:
   """DP-FedAvg of canaries who are all in every round, unless what is given says otherwise."""
-  del dim
   return dp_fedavg(
     lambda params, examples: jnp.float32(0),
     canaries(np.ones(number, bool)),
@@ -120,11 +119,10 @@ def fedavg(number: int, dim: int, **given: Any) -> FederatedAlgorithm:
   )
 
 
-def _sampled(number: int, dim: int) -> FederatedAlgorithm:
+def _sampled(number: int) -> FederatedAlgorithm:
   cohort = max(1, number // 2)
   return fedavg(
     number,
-    dim,
     cohort_size=cohort,
     sampler=sampling.poisson(number, _RATE),
     noise_multiplier=_SAMPLED_MULTIPLIER,
@@ -138,12 +136,11 @@ def _sampled_score(changes: jax.Array) -> jax.Array:
   return jnp.sum(jnp.logaddexp(jnp.log(1 - _RATE), jnp.log(_RATE) + told))
 
 
-def _correlated(number: int, dim: int) -> FederatedAlgorithm:
+def _correlated(number: int) -> FederatedAlgorithm:
   """Everybody takes part in every round, so the noise is scaled to that."""
   strategy = mf.square_root_toeplitz(ROUNDS)
   return fedavg(
     number,
-    dim,
     sampler=sampling.min_separation(number, 1, ROUNDS),
     strategy=strategy,
     noise_multiplier=strategy.sensitivity(),
@@ -155,9 +152,8 @@ def _examples(own: Canaries) -> Examples:
   return Examples(inputs, jnp.zeros(len(own.number)), jnp.ones(len(own.number)))
 
 
-def _dp_sgd(number: int, dim: int) -> FederatedAlgorithm:
+def _dp_sgd(number: int) -> FederatedAlgorithm:
   """The gradient of an example is minus its coordinate."""
-  del dim
 
   def loss(params: jax.Array, examples: Examples) -> jax.Array:
     place, size = examples.inputs[:, 0].astype(jnp.int32), examples.inputs[:, 1]
@@ -177,9 +173,8 @@ def _dp_sgd(number: int, dim: int) -> FederatedAlgorithm:
   return algorithm._replace(num_rounds=ROUNDS)
 
 
-def _distributed(number: int, dim: int) -> FederatedAlgorithm:
+def _distributed(number: int) -> FederatedAlgorithm:
   """Noise from the clients, none of whom vanish, as who sees the models is told of it."""
-  del dim
   algorithm = client_dropout(
     send,
     queries.distributed_sum(1.0, _MULTIPLIER, queries.uncalibrated()),
@@ -198,9 +193,8 @@ def _distributed(number: int, dim: int) -> FederatedAlgorithm:
   return algorithm._replace(round=one_round, num_rounds=ROUNDS)
 
 
-def _grouped(number: int, dim: int) -> FederatedAlgorithm:
+def _grouped(number: int) -> FederatedAlgorithm:
   """Two groups of a record, each with a bound and noise of its own, at their bounds together."""
-  del dim
   own = queries.gaussian_sum(1.0, 2**0.5 * _MULTIPLIER)
 
   def record(
@@ -210,7 +204,7 @@ def _grouped(number: int, dim: int) -> FederatedAlgorithm:
 
   algorithm = rounds(
     record,
-    queries.grouped(dict.fromkeys(("gradient", "moments"), own), _GROUP_LABELS),
+    queries.grouped(dict.fromkeys(_GROUP_LABELS, own), _GROUP_LABELS),
     sampling.poisson(number, 1.0),
     add_updates(optax.sgd(1.0)),
     relation=Relation.ZERO_OUT,
@@ -221,14 +215,13 @@ def _grouped(number: int, dim: int) -> FederatedAlgorithm:
 _GROUP_LABELS = {"gradient": "gradient", "moments": "moments"}
 
 
-def _adaptive(number: int, dim: int) -> FederatedAlgorithm:
+def _adaptive(number: int) -> FederatedAlgorithm:
   """Clipping to a quantile, against a canary that is always clipped.
 
   It moves both sums as far as it can, the updates' and the count of unclipped ones. What is trained
   is what an observer of models and clip norms knows: the sum of all rounds' updates, each over its
   clip norm, and the clip norm's logarithm.
   """
-  del dim
   query = queries.adaptive_clipped_sum(
     _MULTIPLIER, float(number), initial_clip_norm=1.0, count_stddev=_COUNT_STDDEV
   )
@@ -249,9 +242,8 @@ def _adaptive(number: int, dim: int) -> FederatedAlgorithm:
   return algorithm._replace(num_rounds=ROUNDS)
 
 
-def _weighted(number: int, dim: int) -> FederatedAlgorithm:
+def _weighted(number: int) -> FederatedAlgorithm:
   """An average over the clients' own weight, or the least weight if that is more."""
-  del dim
   algorithm = federated_averaging(
     send,
     clipped_denominator(flat_clipping(1.0), _MULTIPLIER, _LEAST_WEIGHT, relation=Relation.ZERO_OUT),
