@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from experiments.mean_estimation.options import MeanEstimationOptions
-from experiments.mean_estimation.sgd_asymptotics import Steps
+from experiments.mean_estimation.sgd_asymptotics import Steps, spread
 from experiments.runner.estimators import ESTIMATORS
 from experiments.runner.files import Row
 from experiments.runner.keys import case_key
@@ -33,20 +33,7 @@ class Descent(NamedTuple):
   epsilon: float
 
 
-def spread(steps: Steps) -> float:
-  """n Var(mean of the iterates) over the variance of a gradient, along any direction.
 
-  It tends to 1.
-
-  >>> [round(float(spread(Steps(n))), 3) for n in (100, 10_000)]
-  [1.071, 1.008]
-  """
-  lengths, tail, total = steps.lengths(), 0.0, 0.0
-  for j in reversed(range(steps.total)):
-    following = 1 - lengths[j + 1] if j + 1 < steps.total else 0.0
-    tail = 1 + following * tail
-    total += (lengths[j] * tail) ** 2
-  return total / steps.total
 
 
 def squared_distances(
@@ -95,6 +82,6 @@ def measure(options: MeanEstimationOptions, case: Descent) -> Row:
   return case._asdict() | {
     "guarantee": str(mechanism.guarantee),
     "measured": mean_interval(found)._asdict(),
-    "steps": spread(steps) * limit,
+    "steps": float(spread(steps, np.ones(1))[0]) * limit,
     "limit": limit,
   }

@@ -247,7 +247,7 @@ def test_averaged_sgd_of_many_dimensions_has_the_error_of_the_theory():
     lambda key: location_sgd.squared_distances(key, mechanism, dim=20, steps=steps, repetitions=400)
   )
   found = np.asarray(run(jax.random.key(0)), float)
-  expected = location_sgd.spread(steps) * (1 + mechanism.mean_squared_error(1.0))
+  expected = location_sgd.spread(steps, np.ones(1))[0] * (1 + mechanism.mean_squared_error(1.0))
   assert_mean_is(found, expected, catches=0.2)
 
 
