@@ -33,9 +33,6 @@ class Descent(NamedTuple):
   epsilon: float
 
 
-
-
-
 def squared_distances(
   key: jax.Array, mechanism: LocalMechanism, dim: int, steps: Steps, repetitions: int
 ) -> jax.Array:

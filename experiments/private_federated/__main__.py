@@ -56,26 +56,21 @@ def make_rows(
 ) -> list[NoisySetting]:
   """The rows of the table: the baselines, then one for each eps1."""
   make = partial(_setting, options, problem, plan)
-  bound = options.max_update_norm
-  baselines = {
-    "none": lambda: NoisySetting(
-      make("none", "no privacy", no_privacy(), None, private=False), 0.0, 0.0
-    ),
-    "clipped": lambda: NoisySetting(
-      make("clipped", "clipping only", gaussian_sum(bound, 0.0), None, private=False), 0.0, 0.0
-    ),
-    "central": lambda: NoisySetting(
-      make("central", "central only", _gaussian(bound, plan), None),
-      0.0,
-      _central_error(bound, problem, plan),
-    ),
+  bound, stddev = options.max_update_norm, plan.noise_multiplier * options.max_update_norm
+  error = stddev * math.sqrt(problem.dim) / plan.sampler.expected_size
+  baselines: dict[str, tuple[str, Callable[[], SumQuery], float]] = {
+    "none": ("no privacy", no_privacy, 0.0),
+    "clipped": ("clipping only", partial(gaussian_sum, bound, 0.0), 0.0),
+    "central": ("central only", partial(gaussian_sum, bound, stddev), error),
   }
-  local = (
-    row
-    for epsilon in options.epsilon_directions
-    for row in _local_rows(options, problem, plan, make, epsilon)
-  )
-  return [*(baselines[name]() for name in options.baselines), *local]
+  rows = []
+  for name in options.baselines:
+    label, query, central_error = baselines[name]
+    setting = make(name, label, query(), None, private=name == "central")
+    rows.append(NoisySetting(setting, 0.0, central_error))
+  for epsilon in options.epsilon_directions:
+    rows += _local_rows(options, problem, plan, make, epsilon)
+  return rows
 
 
 def _local_rows(
@@ -88,7 +83,8 @@ def _local_rows(
   """The run at an eps1, and those that lack a part of what limits it."""
   bound, size = options.max_update_norm, plan.sampler.expected_size
   direction, longest = _direction(options, problem.dim, epsilon)
-  mechanism = separated(direction, _magnitude(options))
+  magnitude = MAGNITUDES[options.magnitude_mechanism](options.epsilon_magnitude, bound)
+  mechanism = separated(direction, magnitude)
   # A projection to the longest release changes none, so the average stays unbiased.
   largest = mechanism.max_norm * longest(problem.dim)
   radius = options.projection_radius or largest
@@ -122,18 +118,6 @@ def _direction(
       )
     make = partial(compressed_priv_unit, table_key=jax.random.key(0))  # any public key
   return make(dim, epsilon), longest
-
-
-def _magnitude(options: PrivateFederatedOptions) -> LocalMechanism:
-  return MAGNITUDES[options.magnitude_mechanism](options.epsilon_magnitude, options.max_update_norm)
-
-
-def _gaussian(clip_norm: float, plan: Plan) -> SumQuery:
-  return gaussian_sum(clip_norm, plan.noise_multiplier * clip_norm)
-
-
-def _central_error(clip_norm: float, problem: LearningProblem, plan: Plan) -> float:
-  return plan.noise_multiplier * clip_norm * math.sqrt(problem.dim) / plan.sampler.expected_size
 
 
 def _setting(
