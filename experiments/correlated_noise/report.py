@@ -27,7 +27,7 @@ from experiments.runner.reports.summary import (
   unprotected,
   write_results,
 )
-from experiments.runner.reports.tables import metric, properties, table
+from experiments.runner.reports.tables import by_column, metric, properties, table
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.sweep import Finished
 from experiments.runner.runs.training import TrainingOptions
@@ -158,24 +158,19 @@ def _results(
   problem: LearningProblem, summary: Sequence[Row], histories: Sequence[Sequence[Row]]
 ) -> str:
   shown = [problem.headline, *(name for name in _MORE if name in summary[0])]
-  header = [
-    *("noise", "z", "sensitivity", "error, theory", "error, measured"),
-    *("models kept", "MiB", "ε", *(name.replace("_", " ") for name in shown)),
-  ]
   start = {name: mean_interval([run[0][name] for run in histories]) for name in shown}
-  empty = [""] * (len(header) - 1 - len(shown))
-  lines = [["before the first round", *empty, *(metric(name, start[name]) for name in shown)]]
-  for row in summary:
-    cells = [""] * 6 if row["multiplier"] is None else _noise_cells(row)
+  before = {"label": "before the first round", "multiplier": None, **start}
+  lines = []
+  for row in (before, *summary):
     lines.append(
-      [
-        row["label"],
-        *cells,
-        statements.short(row["central"]),
-        *(metric(name, row[name]) for name in shown),
-      ]
+      {
+        "noise": row["label"],
+        **_noise_cells(row),
+        "ε": statements.short(row["central"]) if "central" in row else "",
+        **{name.replace("_", " "): metric(name, row[name]) for name in shown},
+      }
     )
-  return f"""{table(header, lines)}
+  return f"""{by_column(lines)}
 
 "z" is the standard deviation of Z's entries over the clip norm, "sensitivity" how far one user
 moves C G. "Error" is the root mean square over the rounds of the noise on a coordinate of the
@@ -183,15 +178,14 @@ model, if the server adds the averages up. "Models kept" are arrays of the model
 noise needs between rounds."""
 
 
-def _noise_cells(row: Row) -> list[str]:
-  return [
-    rounded_up(row["multiplier"], 4),
-    rounded_up(row["sensitivity"], 4),
-    f"{row['error']:.4g}",
-    f"{row['measured_error']:.4g}",
-    str(row["memory"]),
-    f"{row['megabytes']:.2f}",
-  ]
+def _noise_cells(row: Row) -> dict[str, str]:
+  names = ("z", "sensitivity", "error, theory", "error, measured", "models kept", "MiB")
+  if row["multiplier"] is None:
+    return dict.fromkeys(names, "")
+  bounds = (rounded_up(row["multiplier"], 4), rounded_up(row["sensitivity"], 4))
+  errors = (f"{row['error']:.4g}", f"{row['measured_error']:.4g}")
+  cells = (*bounds, *errors, str(row["memory"]), f"{row['megabytes']:.2f}")
+  return dict(zip(names, cells, strict=True))
 
 
 def _theory(options: CorrelatedNoiseOptions, num_users: int) -> str:

@@ -33,7 +33,7 @@ from experiments.runner.reports.summary import (
   unprotected,
   write_results,
 )
-from experiments.runner.reports.tables import epsilon, percent, points, properties, table
+from experiments.runner.reports.tables import by_column, epsilon, percent, points, properties
 from experiments.runner.runs.finished_ledgers import finished_ledger
 from experiments.runner.runs.sweep import Finished, Setting
 from experiments.runner.runs.workdir import Workdir
@@ -239,40 +239,33 @@ def _results(
   options: DPFedAvgOptions, problem: LearningProblem, summary: Sequence[Row], start: Row
 ) -> str:
   simulated = any(row["planned"] for row in summary)
-  smooth = options.smoothing > 1
-  header = [
-    *("run", "noise", "S", "users", "cohort", "ε of this run"),
-    *(_PLANNED if simulated else ()),
-    problem.headline.replace("_", " "),
-    *([f"mean of the last {options.smoothing} evaluations"] if smooth else ()),
-    "difference to the first run",
-  ]
-  at_first = [
-    percent(start["value"]),
-    *([""] if smooth else []),
-    points(start["difference"]),
-  ]
-  empty = [""] * (len(header) - 1 - len(at_first))
-  lines = [
-    ["before the first round", *empty, *at_first],
-    *(_row_cells(row, problem, simulated=simulated, smooth=smooth) for row in summary),
-  ]
-  return f"{table(header, lines)}{_SIMULATED if simulated else ''}"
+  lines = [_row_cells(row, options, problem, simulated=simulated) for row in summary]
+  before = {
+    **dict.fromkeys(lines[0], ""),
+    "run": "before the first round",
+    problem.headline.replace("_", " "): percent(start["value"]),
+    "difference to the first run": points(start["difference"]),
+  }
+  return f"{by_column([before, *lines])}{_SIMULATED if simulated else ''}"
 
 
-def _row_cells(row: Row, problem: LearningProblem, *, simulated: bool, smooth: bool) -> list[str]:
-  return [
-    row["label"],
-    _number(row["stddev"]),
-    _number(row["clip_norm"]),
-    str(row["records"]),
-    f"{row['cohort']:g}",
-    statements.short(row["central"]),
-    *(_planned_cells(row["planned"]) if simulated else ()),
-    percent(row[problem.headline]),
-    *([percent(row["smoothed"])] if smooth else ()),
-    points(row["difference"]),
-  ]
+def _row_cells(
+  row: Row, options: DPFedAvgOptions, problem: LearningProblem, *, simulated: bool
+) -> dict[str, str]:
+  """The cells by column; some columns are there in some reports alone."""
+  mean = f"mean of the last {options.smoothing} evaluations"
+  return {
+    "run": row["label"],
+    "noise": _number(row["stddev"]),
+    "S": _number(row["clip_norm"]),
+    "users": str(row["records"]),
+    "cohort": f"{row['cohort']:g}",
+    "ε of this run": statements.short(row["central"]),
+    **(_planned_cells(row["planned"]) if simulated else {}),
+    problem.headline.replace("_", " "): percent(row[problem.headline]),
+    **({mean: percent(row["smoothed"])} if options.smoothing > 1 else {}),
+    "difference to the first run": points(row["difference"]),
+  }
 
 
 _SIMULATED = """
@@ -287,16 +280,12 @@ def _number(value: float | None) -> str:
   return "none" if value is None else f"{value:.4g}"
 
 
-def _planned_cells(planned: Row | None) -> list[str]:
+def _planned_cells(planned: Row | None) -> dict[str, str]:
   if planned is None:
-    return ["none"] * len(_PLANNED)
-  epsilons = [epsilon(planned[name]) for name in ("rdp", "moments")]
-  return [
-    str(planned["users"]),
-    f"{planned['cohort']:g}",
-    f"{epsilons[0]} (δ = {rounded_up(planned['delta'], 3)})",
-    epsilons[1],
-  ]
+    return dict.fromkeys(_PLANNED, "none")
+  by_rdp = f"{epsilon(planned['rdp'])} (δ = {rounded_up(planned['delta'], 3)})"
+  cells = (str(planned["users"]), f"{planned['cohort']:g}", by_rdp, epsilon(planned["moments"]))
+  return dict(zip(_PLANNED, cells, strict=True))
 
 
 def _pairs(
