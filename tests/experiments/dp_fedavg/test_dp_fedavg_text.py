@@ -22,6 +22,7 @@ from experiments.runner import launch
 from experiments.runner.problems import public_start, text
 from experiments.runner.published_language_models import published_table
 from experiments.runner.reports.statistics import Interval
+from experiments.runner.runs import sweep
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, data, ledger
 from jdp.data.clients import Examples
@@ -161,7 +162,7 @@ def finished(folder, tmp_path_factory):
     raise Killed
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(dp_fedavg, "run_sweep", killed)
+    patch.setattr(sweep, "run_sweep", killed)
     with pytest.raises(Killed):
       go(path, private_run(folder, noise_cohort_size=12, noise_population=400))
   first = words.read_bytes()
