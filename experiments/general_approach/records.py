@@ -25,7 +25,13 @@ class Records(NamedTuple):
   def sampler(self, policy: str, batch_size: int) -> sampling.Sampler:
     """The sampler of the policy's name, of so many expected examples."""
     population, size = self.examples.labels.shape
-    return _sampler(policy, population, batch_size / size)
+    expected_size = batch_size / size
+    if not 1 <= expected_size <= population:
+      raise ValueError(
+        f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} "
+        "records."
+      )
+    return sampling.registry.registered()[policy].make(population, expected_size)
 
 
 class GroupsTask(NamedTuple):
@@ -42,12 +48,3 @@ class GroupsTask(NamedTuple):
   init: Callable[[jax.Array], Trained]
   evaluate: Callable[[Trained], dict[str, jax.Array]]
   records: dict[str, Records]
-
-
-def _sampler(policy: str, population: int, expected_size: float) -> sampling.Sampler:
-  if not 1 <= expected_size <= population:
-    raise ValueError(
-      f"Expected --batch_size to be from one record to all {population}, got {expected_size:g} "
-      "records."
-    )
-  return sampling.registry.registered()[policy].make(population, expected_size)
