@@ -3,8 +3,8 @@
 import dataclasses
 
 from experiments.runner import checks
-from experiments.runner.options import option
-from experiments.runner.problems.image_options import DATASETS, FOLDERS, HeldOutOptions
+from experiments.runner.options import option, option_of
+from experiments.runner.problems.image_options import DATASETS, FOLDERS, DatasetOptions
 from experiments.runner.runs.training import TrainingOptions
 from jdp import _validate
 
@@ -21,20 +21,20 @@ _DELAYS = {"task": ("training", "stream")}
 
 
 @dataclasses.dataclass(frozen=True)
-class DrawAndDiscardOptions(TrainingOptions, HeldOutOptions):
+class DrawAndDiscardOptions(TrainingOptions, DatasetOptions):
   """The options of this experiment."""
 
   task: str = option(
     "training", "What is asked.", choices=("training", "variance", "spam", "stream")
   )
-  dataset: str | None = option(
+  dataset: str = option(
     "digits",
     "The data: digits needs no file, arrays are your own, in [0, 1].",
     choices=(*DATASETS, "phishing"),
     when=_DATA,
   )
-  data_dir: str | None = option(
-    None, "The folder with the data's files.", when={"dataset": (*FOLDERS, "phishing"), **_DATA}
+  data_dir: str | None = option_of(
+    DatasetOptions, "data_dir", when={"dataset": (*FOLDERS, "phishing"), **_DATA}
   )
   data_file: str | None = option(
     None,

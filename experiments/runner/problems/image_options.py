@@ -14,24 +14,8 @@ DATASETS = named_datasets.NAMES
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutOptions:
-  """The option that keeps the test examples out of the choice of settings."""
-
-  SUBJECT = "Data and model"
-
-  validation_share: float | None = option(
-    None,
-    "Choose settings: evaluate on this share of the training examples (of the users, if these are "
-    "the data's own), which nobody trains on, in place of the test examples. No guarantee covers "
-    "them.",
-    check=partial(_validate.in_range, 1e-3, 0.9),
-    when={"dataset": DATASETS},
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetOptions(HeldOutOptions):
-  """The options that say which labelled data set is used."""
+class DatasetOptions:
+  """The options that say which labelled data set is used, and what it is tested on."""
 
   SUBJECT = "Data and model"
 
@@ -45,6 +29,14 @@ class DatasetOptions(HeldOutOptions):
     None,
     "An npz file with inputs, labels, test_inputs, test_labels, and users for --partition=writer.",
     when={"dataset": ("arrays",)},
+  )
+  validation_share: float | None = option(
+    None,
+    "Choose settings: evaluate on this share of the training examples (of the users, if these are "
+    "the data's own), which nobody trains on, in place of the test examples. No guarantee covers "
+    "them.",
+    check=partial(_validate.in_range, 1e-3, 0.9),
+    when={"dataset": DATASETS},
   )
 
 

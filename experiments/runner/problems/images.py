@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 from experiments.runner.options import needed
 from experiments.runner.problems import own_model, own_source
 from experiments.runner.problems.held_out import held_out
-from experiments.runner.problems.image_options import ClassificationOptions
+from experiments.runner.problems.image_options import ClassificationOptions, DatasetOptions
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.precision import in_precision
 from experiments.runner.problems.problem_options import LearningOptions, ProblemOptions
@@ -24,27 +23,7 @@ from jdp.queries.base import PyTree
 _PUBLIC_RATE = 0.1
 
 
-class LabelledData(Protocol):
-  """The options that say which labelled data set is used, such as `DatasetOptions`."""
-
-  @property
-  def dataset(self) -> str | None:
-    """Its name."""
-
-  @property
-  def data_dir(self) -> str | None:
-    """The folder with its files."""
-
-  @property
-  def data_file(self) -> str | None:
-    """The file with its arrays."""
-
-  @property
-  def validation_share(self) -> float | None:
-    """The share of the training examples that takes the test's place."""
-
-
-def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False) -> Dataset:
+def load_dataset(options: DatasetOptions, data_seed: int, *, by_user: bool = False) -> Dataset:
   """The data set that the options name, whose test examples may be held-out ones.
 
   Args:
@@ -56,7 +35,7 @@ def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False
     ValueError: if a file of one's own has users whom the options would ignore, or the reverse.
     FileNotFoundError: if a file is missing.
   """
-  dataset = data.load(needed(options.dataset), options.data_dir, options.data_file)
+  dataset = data.load(options.dataset, options.data_dir, options.data_file)
   if options.dataset == "arrays" and (dataset.train_groups is not None) != by_user:
     raise ValueError(
       f"Expected an array users in {options.data_file} with --partition=writer and no other, got "
@@ -68,10 +47,10 @@ def load_dataset(options: LabelledData, data_seed: int, *, by_user: bool = False
   return without_test(dataset, options.validation_share, data_seed, by_user=by_user)
 
 
-def data_name(options: LabelledData) -> str:
+def data_name(options: DatasetOptions) -> str:
   """What a report calls the data: the data set, and whether its test examples were left alone."""
   if options.validation_share is None:
-    return needed(options.dataset)
+    return options.dataset
   return f"{options.dataset}, tested on {options.validation_share:.1%} of the training data"
 
 
