@@ -20,9 +20,7 @@ class AccountingOptions:
 
   task: str = option("plan", "What is asked.", choices=("ledger", "plan", "calibrate", "published"))
   accountants: tuple[str, ...] = option(
-    ("rdp", "moments", "pld"),
-    "Who answers.",
-    choices=accounting.ACCOUNTANTS,
+    ("rdp", "moments", "pld"), "Who answers.", choices=accounting.ACCOUNTANTS
   )
   delta: float | None = option(1e-5, "Delta of the guarantee.", check=checks.delta, when=_PRIVATE)
   ledger: str | None = option(None, "The ledger's file (--task=ledger).", when=_LEDGER)

@@ -31,11 +31,7 @@ from experiments.audit import report as audit_report
 from experiments.audit.attainable import attainable
 from experiments.audit.broken_mechanisms import BROKEN, GAUSSIAN_DELTA
 from experiments.audit.options import AuditOptions
-from experiments.audit.procedure_audits import (
-  Row,
-  audit_broken_procedures,
-  audit_procedures,
-)
+from experiments.audit.procedure_audits import Row, audit_broken_procedures, audit_procedures
 from experiments.audit.report import Central, Local
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.images import classification, grouped
@@ -43,13 +39,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports.parts import Part, write_report
 from experiments.runner.runs.workdir import Workdir
 from jdp import accounting, conformance, federated
-from jdp.audits.canaries import (
-  canary_directions,
-  cosines,
-  one_shot_estimate,
-  plant,
-  planted_update,
-)
+from jdp.audits.canaries import canary_directions, cosines, one_shot_estimate, plant, planted_update
 from jdp.audits.one_run import OneRunAudit, audit_one_run
 from jdp.audits.one_run_f_dp import f_dp_bound, gaussian_curve, ledger_curve
 from jdp.conformance.auditing import audit_all

@@ -272,9 +272,7 @@ PROCEDURES: dict[str, Procedure] = {
   "distributed noise": Procedure(_distributed),
   "groups": Procedure(_grouped, lambda dim: {name: jnp.zeros(dim) for name in _GROUP_LABELS}),
   "adaptive clipping": Procedure(
-    _adaptive,
-    lambda dim: {"log clip norm": jnp.zeros(1), "model": jnp.zeros(dim)},
-    one_run=False,
+    _adaptive, lambda dim: {"log clip norm": jnp.zeros(1), "model": jnp.zeros(dim)}, one_run=False
   ),
   "weighted average": Procedure(_weighted, clients=_with_opposite, one_run=False),
 }

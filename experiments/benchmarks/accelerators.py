@@ -85,11 +85,7 @@ def _line(row: Row) -> tuple[str, ...]:
   return row["case"], f"{ms:,.3g}", rate, f"{row['ratio']:.2f}"
 
 
-@benchmark(
-  {"small": True},
-  table=_device_table,
-  failed=_failed,
-)
+@benchmark({"small": True}, table=_device_table, failed=_failed)
 def accelerator(
   minutes: float = 8.0,
   done: str = "",

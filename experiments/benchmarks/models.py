@@ -92,10 +92,7 @@ def _temporary(program: jax.stages.Compiled) -> int:
 
 
 def _tokens(
-  model: LanguageModel,
-  loss: models.Loss,
-  updates: Mapping[str, federated.LocalUpdate],
-  words: int,
+  model: LanguageModel, loss: models.Loss, updates: Mapping[str, federated.LocalUpdate], words: int
 ) -> dict[str, Case]:
   keys = jax.random.split(jax.random.key(0), 4)
   params = model.init(keys[0])

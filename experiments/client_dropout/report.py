@@ -15,13 +15,7 @@ from experiments.runner.problems.images import data_name
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.reports import plots, statements, style
 from experiments.runner.reports.parts import Part, write_sweep_report
-from experiments.runner.reports.summary import (
-  Row,
-  curves,
-  last_params,
-  summarise,
-  write_results,
-)
+from experiments.runner.reports.summary import Row, curves, last_params, summarise, write_results
 from experiments.runner.reports.tables import by_column, epsilon, percent, properties, table
 from experiments.runner.runs.costs import other_accountant
 from experiments.runner.runs.finished_ledgers import finished_ledger
@@ -54,10 +48,7 @@ def report_dropout(plan: NoisePlan, sweep: _Finished) -> None:
 
 def _parts(sweep: _Finished, plan: NoisePlan, rows: list[Row]) -> Iterator[Part]:
   workdir, options, problem, results = sweep
-  figures = {
-    "accuracy_against_dropout": _dropout_figure(options, rows),
-    **_rounds_figures(sweep),
-  }
+  figures = {"accuracy_against_dropout": _dropout_figure(options, rows), **_rounds_figures(sweep)}
   yield Part("Results", _table(options, rows), figures)
   yield Part("What was compared", _compared(options, plan), printed=False)
   yield Part("What was guaranteed", _guaranteed(options, rows, results))

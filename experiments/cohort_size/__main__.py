@@ -13,11 +13,7 @@ from experiments.cohort_size.options import LABELS, CohortSizeOptions
 from experiments.cohort_size.report import report_sizes
 from experiments.cohort_size.round_errors import Variant
 from experiments.runner.cohorts import layout_of
-from experiments.runner.federation import (
-  local_update,
-  plan_of_cohorts,
-  server_optimizer,
-)
+from experiments.runner.federation import local_update, plan_of_cohorts, server_optimizer
 from experiments.runner.launch import Experiment, Work, launch
 from experiments.runner.problems.catalogue import load_problem
 from experiments.runner.problems.learning_problem import LearningProblem

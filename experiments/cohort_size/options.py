@@ -22,9 +22,7 @@ class CohortSizeOptions(RoundOptions, LearningOptions, UpdateOptions, ProblemOpt
   """The options of this experiment."""
 
   cohort_sizes: tuple[int, ...] = option(
-    (30, 100, 300),
-    "Expected numbers of users in a round; a run for each.",
-    check=checks.count,
+    (30, 100, 300), "Expected numbers of users in a round; a run for each.", check=checks.count
   )
   runs: tuple[str, ...] = option(
     tuple(LABELS), "Columns of the table: who clips and adds noise.", choices=tuple(LABELS)

@@ -20,9 +20,7 @@ class ConformanceOptions:
     ("libraries", "faults"), "What is checked.", choices=("libraries", "faults")
   )
   libraries: tuple[str, ...] = option(
-    ("jdp",),
-    "Whose parts; one that is not installed is left out.",
-    choices=adapters.LIBRARIES,
+    ("jdp",), "Whose parts; one that is not installed is left out.", choices=adapters.LIBRARIES
   )
   parts: tuple[str, ...] = option(_KINDS, "Kinds of parts of the libraries.", choices=_KINDS)
   error: float = option(

@@ -18,11 +18,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from jdp import accounting
 from jdp.events import WeightedAverage
 from jdp.federated import weight_by_examples
-from jdp.federated.estimators import (
-  adaptive_average,
-  clipped_denominator,
-  fixed_denominator,
-)
+from jdp.federated.estimators import adaptive_average, clipped_denominator, fixed_denominator
 from jdp.guarantees import Relation, Unit
 from jdp.ledger import Ledger
 from jdp.queries import SumQuery

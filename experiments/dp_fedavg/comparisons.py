@@ -12,14 +12,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.published_language_models import ROUNDS, published_loss
 from experiments.runner.reports import statements
 from experiments.runner.reports.statistics import Interval, mean_interval
-from experiments.runner.reports.tables import (
-  epsilon,
-  metric,
-  metric_titles,
-  percent,
-  points,
-  table,
-)
+from experiments.runner.reports.tables import epsilon, metric, metric_titles, percent, points, table
 from jdp import accounting, ledger
 from jdp.guarantees import rounded_up
 from jdp.queries.base import PyTree

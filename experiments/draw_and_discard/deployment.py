@@ -102,11 +102,7 @@ def served(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
 
   def round_fn(noise_key, data_key, state, clients):
     new, events, diagnostics = algorithm.round(noise_key, data_key, state, clients)
-    return (
-      new._replace(params=Served(new.params, new.optimizer.rejected)),
-      events,
-      diagnostics,
-    )
+    return new._replace(params=Served(new.params, new.optimizer.rejected)), events, diagnostics
 
   return algorithm._replace(init=init, round=round_fn)
 

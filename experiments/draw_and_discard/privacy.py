@@ -24,11 +24,7 @@ from jdp.accounting.draw_and_discard import (
   published_lemma,
 )
 from jdp.accounting.draw_and_discard.adversaries import Statement
-from jdp.accounting.draw_and_discard.later_updates import (
-  LaterUpdates,
-  known_of_steps,
-  line_epsilon,
-)
+from jdp.accounting.draw_and_discard.later_updates import LaterUpdates, known_of_steps, line_epsilon
 from jdp.accounting.draw_and_discard.lineage import probability_gone
 from jdp.events import LocalRelease
 from jdp.guarantees import Unit, rounded_up

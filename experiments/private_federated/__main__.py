@@ -11,12 +11,7 @@ from functools import partial
 
 import jax
 
-from experiments.private_federated.limits import (
-  MAGNITUDES,
-  in_the_clear,
-  local_names,
-  unclipped,
-)
+from experiments.private_federated.limits import MAGNITUDES, in_the_clear, local_names, unclipped
 from experiments.private_federated.options import DIRECTIONS, PrivateFederatedOptions
 from experiments.private_federated.report import NoisySetting, report_local_and_central
 from experiments.runner.cohorts import layout_of

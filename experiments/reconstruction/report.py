@@ -103,10 +103,7 @@ def sphere_parts(results: Sequence[Sequence[Row]], trials: int) -> Iterator[Part
 
 
 def image_parts(
-  results: Sequence[Row],
-  refused: Sequence[str],
-  own: images.Scene,
-  options: ReconstructionOptions,
+  results: Sequence[Row], refused: Sequence[str], own: images.Scene, options: ReconstructionOptions
 ) -> Iterator[Part]:
   """Successes on real images, without a bound; and identification in a list, with its bound."""
   alphas, users = options.alphas, len(own.inputs)

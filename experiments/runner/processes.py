@@ -85,10 +85,7 @@ def _initialize(
 ) -> None:
   jax.config.update("jax_cpu_collectives_implementation", "gloo")
   jax.distributed.initialize(
-    coordinator_address,
-    num_processes,
-    process_id,
-    heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+    coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
   )
   # JAX takes SIGTERM for a notice, which nobody here asks for. A run may be killed at any time.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -221,13 +221,7 @@ def _rounds(sampler: Sampler) -> Draw:
   return jax.jit(lambda state, keys: jax.lax.scan(draw, state, keys))
 
 
-def _members(
-  sampler: Sampler,
-  draw: Draw,
-  resumed: bool,
-  seed: int,
-  num_rounds: int,
-) -> np.ndarray:
+def _members(sampler: Sampler, draw: Draw, resumed: bool, seed: int, num_rounds: int) -> np.ndarray:
   """Who took part in a run of two halves; between them the state may be saved and loaded."""
   keys = jax.random.split(jax.random.key(seed), num_rounds)
   state, first = draw(sampler.init(), keys[: num_rounds // 2])

@@ -13,13 +13,7 @@ from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.layouts import Make, fastest_layout, kept_layout
 from experiments.runner.runs.merging import note_runs
 from experiments.runner.runs.progress import Report, progress
-from experiments.runner.runs.results import (
-  RESULT,
-  check_finished,
-  cost,
-  read_result,
-  write_result,
-)
+from experiments.runner.runs.results import RESULT, check_finished, cost, read_result, write_result
 from experiments.runner.runs.sweep_parts import own_runs
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from experiments.runner.runs.workdir import Workdir, noise_key
