@@ -32,7 +32,7 @@ def report_sizes(
   for variant, row in zip(variants, summarise(results), strict=True):
     own = {"run": variant.run, "size": variant.size, "z": variant.plan.noise_multiplier}
     error = round_error(options, problem, variant, truths[variant.run])
-    summary.append({**row, **own, "error": error._asdict()})
+    summary.append({**row, **own, "error": error})
   baselines = ["errors of rounds compare their averages with that of all users"]
   write_results(sweep, summary, baselines=baselines + unprotected(summary))
   title = "The size of a cohort"

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.cohort_size.options import CohortSizeOptions
 from experiments.runner.federation import Plan, local_update
+from experiments.runner.files import Row
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.runs.sweep import Setting
 from experiments.runner.runs.training import TrainingOptions
@@ -45,20 +46,6 @@ class Variant(NamedTuple):
   noise: float
 
 
-class RoundError(NamedTuple):
-  """What rounds from the first model showed.
-
-  Attributes:
-    measured: root mean square L2 distance of a round's average to that of all users.
-    noise: the part of the noise in it, local and central together, by theory.
-    seconds: median processor time of a round.
-  """
-
-  measured: float
-  noise: float
-  seconds: float
-
-
 def all_users_average(
   options: CohortSizeOptions, problem: LearningProblem, clipped: bool
 ) -> np.ndarray:
@@ -75,7 +62,7 @@ def all_users_average(
 
 def round_error(
   options: CohortSizeOptions, problem: LearningProblem, variant: Variant, truth: np.ndarray
-) -> RoundError:
+) -> Row:
   """Measures some rounds from the first model, each with its own cohort and noise.
 
   Args:
@@ -83,16 +70,21 @@ def round_error(
     problem: what is learnt.
     variant: whose average it is.
     truth: the average of all users' updates, [d], clipped where the variant's are.
+
+  Returns:
+    "measured" (the root mean square L2 distance of a round's average to that of all users), "noise"
+    (the part of the noise in it, local and central together, by theory), and "seconds" (the median
+    processor time of a round).
   """
   algorithm = _plain_steps(options, problem, variant.query, variant.plan.sampler, variant.mechanism)
   _round(algorithm, options, problem, 0)  # compiles
   rounds = [_round(algorithm, options, problem, n + 1) for n in range(options.measured_rounds)]
   distances = [float(np.linalg.norm(released - truth)) for released, _ in rounds]
-  return RoundError(
-    float(np.sqrt(np.mean(np.square(distances)))),
-    variant.noise,
-    float(np.median([seconds for _, seconds in rounds])),
-  )
+  return {
+    "measured": float(np.sqrt(np.mean(np.square(distances)))),
+    "noise": variant.noise,
+    "seconds": float(np.median([seconds for _, seconds in rounds])),
+  }
 
 
 def _plain_steps(
