@@ -59,17 +59,13 @@ def _row(run: str, options: CorrelatedNoiseOptions, problem: LearningProblem) ->
       diagnose=options.diagnostics,
     )
     algorithm = make(**layout_of(options))
-    return Variant(Setting(run, "no privacy", algorithm, private=False, make=make), None, sampler)
+    return Variant(Setting(run, "no privacy", algorithm, private=False, make=make), None)
   strategy = make_strategy(run, options, problem.num_users)
   sampler = make_sampler(strategy, options, problem.num_users)
   planned: Make = partial(_planned, strategy, sampler, options, problem)
   algorithm = planned(**layout_of(options))
-  label = run.replace("_", " ")
-  return Variant(
-    Setting(run, label, algorithm, public=problem.public(Unit.USER), make=planned),
-    strategy,
-    sampler,
-  )
+  label, public = run.replace("_", " "), problem.public(Unit.USER)
+  return Variant(Setting(run, label, algorithm, public=public, make=planned), strategy)
 
 
 def _planned(

@@ -13,11 +13,10 @@ AMPLIFIED = ("identity", "banded_toeplitz", "banded")
 
 
 class Variant(NamedTuple):
-  """A row of the table; without privacy it has neither strategy nor sampler."""
+  """A row of the table; without privacy it has no strategy."""
 
   setting: Setting
   strategy: Strategy | None
-  sampler: sampling.Sampler
 
 
 def separation(options: FederationOptions, num_users: int) -> int:
