@@ -281,36 +281,29 @@ def _of_sampling() -> dict[str, Fault]:
     drawn = poisson(seed, num_rounds)
     return np.concatenate([drawn[: num_rounds // 2], drawn[: num_rounds - num_rounds // 2]])
 
-  def too_close(seed: int, num_rounds: int) -> np.ndarray:
-    # A new order in each epoch: the last of one may be the first of the next.
-    return shuffled(seed, num_rounds)
-
   def in_turn(seed: int, num_rounds: int) -> np.ndarray:
     order = np.random.default_rng(seed).permutation(_POPULATION) % 4
     return order[None] == (np.arange(num_rounds) % 4)[:, None]
 
   right = Sampling("poisson", poisson, events.PoissonSampling(_RATE))
   law = events.MinSeparationSampling(4, 2**20, _POPULATION)
+
+  def called_poisson(draw: Callable[[int, int], np.ndarray]) -> Fault:
+    return Fault(right._replace(call=draw.__name__, draw=draw), right)
+
   return {
-    "fixed batches are called Poisson": Fault(right._replace(call="fixed", draw=fixed), right),
-    "a shuffled epoch is called Poisson": Fault(
-      right._replace(call="shuffled", draw=shuffled), right
-    ),
-    "Poisson batches are cut to a capacity": Fault(
-      right._replace(call="cut_to_capacity", draw=cut_to_capacity), right
-    ),
-    "a batch that was fetched early is used twice": Fault(
-      right._replace(call="fetched_twice", draw=fetched_twice), right
-    ),
-    "who takes part repeats itself": Fault(right._replace(call="repeats", draw=repeats), right),
+    "fixed batches are called Poisson": called_poisson(fixed),
+    "a shuffled epoch is called Poisson": called_poisson(shuffled),
+    "Poisson batches are cut to a capacity": called_poisson(cut_to_capacity),
+    "a batch that was fetched early is used twice": called_poisson(fetched_twice),
+    "who takes part repeats itself": called_poisson(repeats),
     "a resumed run draws its first samples again": Fault(
       right._replace(resumed=drawn_again), right._replace(resumed=poisson)
     ),
-    "indices past the end stand for the last record": Fault(
-      right._replace(call="clamped", draw=clamped), right
-    ),
+    "indices past the end stand for the last record": called_poisson(clamped),
+    # A new order in each epoch: the last of one may be the first of the next.
     "epochs are shuffled anew where rounds must be apart": Fault(
-      Sampling("too_close", too_close, law), Sampling("in_turn", in_turn, law)
+      Sampling("too_close", shuffled, law), Sampling("in_turn", in_turn, law)
     ),
   }
 
