@@ -99,7 +99,8 @@ def _parts(
     "What noise does to a round's average", _noise_errors(options, problem, rows), printed=False
   )
   if options.epsilon_directions:
-    figure = {"relative_error_of_magnitudes": _magnitudes(options)}
+    drawn = magnitude_figure(options.epsilon_magnitude, options.max_update_norm)
+    figure = {"relative_error_of_magnitudes": drawn}
     yield Part("Magnitudes", _magnitudes_table(options), figure, printed=False)
   if problem.parts is not None:
     yield from problem.parts(last_params(workdir, summary, problem.init))
@@ -152,7 +153,7 @@ def _limits(
     [local_names(eps1)[1], *(metric(name, rows[number][name]) for rows in columns.values())]
     for number, eps1 in enumerate(options.epsilon_directions)
   ]
-  return f"""The {_spelled_out(name)} of runs that lack one part each of what limits them.
+  return f"""The {name.replace("_", " ")} of runs that lack one part each of what limits them.
 
 {table(header, lines)}
 
@@ -190,10 +191,6 @@ def _limits_figure(
   return figure
 
 
-def _magnitudes(options: PrivateFederatedOptions) -> Figure:
-  return magnitude_figure(options.epsilon_magnitude, options.max_update_norm)
-
-
 def _magnitudes_table(options: PrivateFederatedOptions) -> str:
   shares = (0.01, 0.03, 0.1, 0.3, 1.0)
   r_max = options.max_update_norm
@@ -209,10 +206,6 @@ def _magnitudes_table(options: PrivateFederatedOptions) -> str:
 
 def _metric_cells(metrics: Mapping[str, Interval], names: Iterable[str]) -> Iterator[str]:
   return (metric(name, metrics[name]) for name in names)
-
-
-def _spelled_out(metric: str) -> str:
-  return metric.replace("_", " ")
 
 
 def _title(options: PrivateFederatedOptions) -> str:

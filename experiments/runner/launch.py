@@ -117,14 +117,11 @@ def _parse(experiment: Experiment[Options], argv: Sequence[str]) -> Sequence[str
     sys.exit(f"{experiment.name}: {error}; --help lists the flags.")
   if asked:
     with ends_with_its_reader():
-      print(_help(experiment, flags.FLAGS.preset or _SMOKE))
+      about, preset = sys.modules["__main__"].__doc__ or "", flags.FLAGS.preset or _SMOKE
+      kind, presets = experiment.options_type, experiment.presets
+      print(help_text(kind, experiment.name, about, preset, presets))
     sys.exit(0)
   return rest
-
-
-def _help(experiment: Experiment[Options], preset: str) -> str:
-  about = sys.modules["__main__"].__doc__ or ""
-  return help_text(experiment.options_type, experiment.name, about, preset, experiment.presets)
 
 
 def _main(experiment: Experiment[Options], argv: Sequence[str]) -> None:
@@ -244,19 +241,15 @@ def execute(prepared: Prepared) -> None:
   """Does the work. Removes the secrets when it is done; otherwise they stay for --resume."""
   folder = prepared.workdir
   if processes.is_first():
-    _say_where(folder)
+    print(
+      f"Results go to {folder.path}; after an interruption continue with --resume "
+      f"--workdir={folder.path}",
+      flush=True,
+    )
   # If the work raises, the secrets stay: the run can be resumed.
   with prepared.lock:
     prepared.work(folder)
     processes.by_first(lambda: workdir.remove_secrets(folder))
-
-
-def _say_where(folder: Workdir) -> None:
-  print(
-    f"Results go to {folder.path}; after an interruption continue with --resume "
-    f"--workdir={folder.path}",
-    flush=True,
-  )
 
 
 def _check_workdir(path: str | None) -> None:
