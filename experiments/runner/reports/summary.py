@@ -52,7 +52,7 @@ def metric_names(row: Row) -> list[str]:
 
 
 def curves(sweep: Finished[Any, Any], file: str = METRICS) -> dict[str, list[list[Row]]]:
-  """The rows of a file of each setting's repetitions, by label: their metrics."""
+  """The rows of each setting's repetitions, by label: their metrics, or those of another file."""
   rows: dict[str, list[list[Row]]] = {}
   for result in sweep.results:
     path = sweep.workdir.path / result["setting"] / str(result["seed"]) / file

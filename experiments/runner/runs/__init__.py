@@ -4,8 +4,9 @@
 * `sweep` does all runs of an experiment.
 * `results` keeps what a finished run found, and compares its files with what it left.
 * `workdir` makes their public and secret folders.
-* `params` keeps parameters as files.
-* `costs` states what a run cost by its ledger.
+* `costs` states what a run cost by its ledger; `finished_ledgers` reads it again.
+* `layouts` keeps what `--layout=fastest` measured.
+* `sweep_parts` cuts a sweep, and `merging` puts its parts together.
 * `kept_rows` keeps results that are computed once.
 * `progress` is what the terminal shows.
 """
