@@ -9,7 +9,6 @@ import jax
 from experiments.runner import files, processes
 from experiments.runner.options import needed
 from experiments.runner.problems.problem_options import LearningOptions
-from experiments.runner.problems.text_options import TextOptions
 from experiments.runner.runs.workdir import LEDGER, Workdir, noise_key
 from jdp import data
 from jdp.data.text import UserText
@@ -46,31 +45,23 @@ def private_words(
   words = folder / _WORDS
   if not processes.told(words.exists):
     key = jax.random.fold_in(noise_key(workdir, options.noise_seed), _PURPOSE)
-    processes.by_first(lambda: _count(key, folder, options, users, candidates, size))
+
+    def count() -> None:
+      vocabulary, event = data.private_vocabulary(
+        key,
+        [user.text for user in users],
+        candidates,
+        size,
+        words_per_user=needed(options.vocabulary_words_per_user),
+        noise_multiplier=needed(options.vocabulary_noise_multiplier),
+      )
+      folder.mkdir(exist_ok=True)
+      # The cost is on disk before the words that it pays for.
+      Ledger().append(event).save(folder / LEDGER)
+      files.write_json(words, vocabulary.words)
+
+    processes.by_first(count)
   return Vocabulary(tuple(processes.told(lambda: _read_words(words))))
-
-
-def _count(
-  key: jax.Array,
-  folder: pathlib.Path,
-  options: TextOptions,
-  users: Sequence[UserText],
-  candidates: Iterable[str],
-  size: int,
-) -> None:
-  """Counts the words, and writes them."""
-  vocabulary, event = data.private_vocabulary(
-    key,
-    [user.text for user in users],
-    candidates,
-    size,
-    words_per_user=needed(options.vocabulary_words_per_user),
-    noise_multiplier=needed(options.vocabulary_noise_multiplier),
-  )
-  folder.mkdir(exist_ok=True)
-  # The cost is on disk before the words that it pays for.
-  Ledger().append(event).save(folder / LEDGER)
-  files.write_json(folder / _WORDS, vocabulary.words)
 
 
 def _read_words(path: pathlib.Path) -> tuple[str, ...]:
