@@ -179,8 +179,8 @@ def run_sweep(
     pending = []
     for number in own:
       setting, seed = runs[number]
-      if (_folder(workdir, setting, seed) / RESULT).exists():
-        folder = _folder(workdir, setting, seed)
+      folder = _folder(workdir, setting, seed)
+      if (folder / RESULT).exists():
         check_finished(folder, _delta(sweep, setting), options.accountant)
       else:
         pending.append(number)
@@ -204,7 +204,7 @@ def run_sweep(
           sweep, laid_out[setting.name], seed, jax.random.fold_in(key, number), options
         )
         told = _numbered(told_of, number + 1, len(runs))
-        _finish(run, setting, seed, _delta(sweep, setting), workdir, options, told)
+        _finish(run, setting, seed, workdir, options, told)
   if options.part:
     processes.by_first(
       lambda: print(f"Part {options.part} is finished: {len(own)} of {len(runs)} runs.", flush=True)
@@ -286,7 +286,6 @@ def _finish(
   run: Run,
   setting: Setting,
   seed: int,
-  delta: float,
   workdir: Workdir,
   options: TrainingOptions,
   report: Report,
@@ -307,7 +306,7 @@ def _finish(
     "stopped": outcome.stopped,
     "stopped_early": outcome.stopped_early,
     "metrics": metrics,
-    **cost(outcome.ledger, delta, options.accountant),
+    **cost(outcome.ledger, run.delta, options.accountant),
   }
 
   processes.by_first(lambda: write_result(folder, content))
