@@ -5,9 +5,7 @@ Every accountant is made to say 22/3, and every audit to prove 23/3. Rounded to 
 first is too small and the second too large, in however many digits.
 """
 
-import contextlib
 import importlib
-import io
 import re
 
 import pytest
@@ -16,8 +14,6 @@ from matplotlib.text import Text
 from experiments.accounting import __main__ as accounting_binary
 from experiments.audit import __main__ as audit_binary
 from experiments.client_dropout import report as client_dropout_report
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.reports import plots
 from jdp import accounting
 from jdp.audits.one_run import OneRunAudit
@@ -25,6 +21,7 @@ from jdp.conformance import auditing
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger
+from tests.experiments import runs
 from tests.experiments.client_dropout import test_client_dropout_experiment
 from tests.experiments.correlated_noise import test_correlated_noise_experiment
 from tests.experiments.dp_fedavg import test_dp_fedavg
@@ -175,12 +172,10 @@ def test_what_is_printed_holds(name, tmp_path, drawn):
   given = dict(RUNS[name])
   if given.get("task") == "ledger":
     given["ledger"] = str(tmp_path / "ledger.jsonl")
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-    launch.execute(launch.prepare(binary.EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
-  report = (tmp_path / "run/report.md").read_text()
+  finished = runs.run(binary.EXPERIMENT, tmp_path / "run", **given)
+  report = finished.report
   assert re.search(r"(?<![\d.])7\.3*4", report)  # 22/3 is printed, and rounded up
-  for text in (ACCURACY.sub("", text) for text in (out.getvalue(), report, *drawn)):
+  for text in (ACCURACY.sub("", text) for text in (finished.out, finished.err, report, *drawn)):
     assert TOO_SMALL.findall(text) == []
     if name == "audit":
       assert TOO_LARGE.findall(text) == []

@@ -2,35 +2,26 @@
 
 import dataclasses
 
-import absl.logging
 import pytest
 
 from experiments.accounting import __main__ as binary
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.published_language_models import PUBLISHED
 from jdp import accounting
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, PoissonSampling, Round
 from jdp.guarantees import SeparatedDP, rounded_up
 from jdp.ledger import DurableLedger, Ledger, subsampled_gaussian
+from tests.experiments import runs
 from tests.experiments.report_tables import rows
 
-EXPERIMENT = binary.EXPERIMENT
 RELEASE = LocalRelease(SeparatedDP(8.0, 2.0), max_releases=3)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-  absl.logging.set_verbosity(absl.logging.ERROR)
-
-
 def run(tmp_path, **given):
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
-  return (tmp_path / "run" / "report.md").read_text()
+  return runs.run(binary.EXPERIMENT, tmp_path / "run", **given)
 
 
 def test_a_plan_by_every_accountant(tmp_path):
-  report = run(tmp_path, task="plan", q=(0.01, 0.02), z=(1.0,), rounds=(10, 100), delta=1e-6)
+  report = run(tmp_path, task="plan", q=(0.01, 0.02), z=(1.0,), rounds=(10, 100), delta=1e-6).report
   plan = subsampled_gaussian(0.02, 1.0, 100)
   expected = [
     rounded_up(accounting.epsilon(plan, 1e-6, accountant=name), 4)
@@ -57,7 +48,7 @@ def test_calibration_meets_its_target_and_hardly_more(tmp_path, unknown, known):
     target_epsilon=(1.5,),
     accountants=("rdp",),
     **known,
-  )
+  ).report
   found = float(rows(report)[-1][-1])
 
   def epsilon(value):
@@ -72,7 +63,7 @@ def test_calibration_meets_its_target_and_hardly_more(tmp_path, unknown, known):
 
 
 def test_the_published_tables(tmp_path):
-  table = rows(run(tmp_path, task="published", accountants=("moments",)))
+  table = rows(run(tmp_path, task="published", accountants=("moments",)).report)
   runs = (subsampled_gaussian(0.01, 1.0, 10**i) for i in range(7))
   epsilons = [
     rounded_up(accounting.epsilon(run, 1e6**-1.1, accountant="moments"), 4) for run in runs
@@ -96,7 +87,7 @@ def test_a_ledger_for_each_observer(tmp_path):
     ledger=str(tmp_path / "ledger.jsonl"),
     delta=1e-5,
     accountants=("rdp", "pld"),
-  )
+  ).report
   whole = Ledger().append(event, count=20)
   expected = [
     rounded_up(accounting.epsilon(whole, 1e-5, accountant=name), 4) for name in ("rdp", "pld")
@@ -115,17 +106,15 @@ def test_a_ledger_for_each_observer(tmp_path):
     assert f"({name}.png)" in report
 
 
-def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, capsys):
+def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path):
   event = Round(PoissonSampling(0.05), GaussianSum(2.0, 3.0))
   given = {"task": "ledger", "ledger": str(tmp_path / "ledger.jsonl"), "accountants": ("rdp",)}
   for exposed, labels in ((False, 0), (True, 2 + 2)):  # in each part's title and text
     Ledger().append(dataclasses.replace(event, key_exposed=exposed), count=20).save(
       tmp_path / "ledger.jsonl"
     )
-    folder = tmp_path / str(exposed)
-    report = run(folder, **given)
-    printed = capsys.readouterr().out
-    for text in (report, printed):
+    found = run(tmp_path / str(exposed), **given)
+    for text in (found.report, found.out):
       parts = text.partition("\n## How to repeat it")[0].split("\n## ")[1:]
       assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [
         labels // 4
@@ -134,7 +123,7 @@ def test_a_ledger_of_a_seeded_key_is_labelled_before_every_number(tmp_path, caps
       assert all(part.index("**NOT PRIVATE") < part.index("| ") for part in parts if exposed)
 
 
-def test_a_file_that_may_have_lost_rounds_is_remarked_on_before_every_number(tmp_path, capsys):
+def test_a_file_that_may_have_lost_rounds_is_remarked_on_before_every_number(tmp_path):
   event = Round(PoissonSampling(0.05), GaussianSum(2.0, 3.0))
   path = tmp_path / "ledger.jsonl"
   given = {"task": "ledger", "ledger": str(path), "accountants": ("rdp",)}
@@ -143,8 +132,8 @@ def test_a_file_that_may_have_lost_rounds_is_remarked_on_before_every_number(tmp
   for finished in (False, True):
     if finished:
       durable.finish()
-    report = run(tmp_path / str(finished), **given)
-    for text in (report, capsys.readouterr().out):
+    found = run(tmp_path / str(finished), **given)
+    for text in (found.report, found.out):
       parts = text.partition("\n## How to repeat it")[0].split("\n## ")[1:]
       assert [part.count("NOT PRIVATE: the noise of 20 of 20 events") for part in parts] == [1, 1]
       assert [part.count("Note: the ledger is not closed") for part in parts] == [not finished] * 2
@@ -156,9 +145,8 @@ def test_without_privacy_epsilon_is_infinite_and_said_to_be(tmp_path):
   Ledger().append(Round(PoissonSampling(0.05), NonPrivate()), count=3).save(
     tmp_path / "ledger.jsonl"
   )
-  assert ["3", "inf"] in rows(
-    run(tmp_path, task="ledger", ledger=str(tmp_path / "ledger.jsonl"), accountants=("rdp",))
-  )
+  given = {"task": "ledger", "ledger": str(tmp_path / "ledger.jsonl"), "accountants": ("rdp",)}
+  assert ["3", "inf"] in rows(run(tmp_path, **given).report)
 
 
 @pytest.mark.parametrize(

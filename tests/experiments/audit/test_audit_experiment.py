@@ -5,28 +5,19 @@ refuted.
 import pathlib
 import re
 
-import absl.logging
 import pytest
 
 from experiments.audit import __main__ as binary
 from experiments.audit import report as report_module
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from jdp.mechanisms import registry
+from tests.experiments import runs
 from tests.experiments.report_tables import rows
 
-EXPERIMENT = binary.EXPERIMENT
 FOLDER = pathlib.Path(binary.__file__).parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-  absl.logging.set_verbosity(absl.logging.ERROR)
-
-
 def run(tmp_path, **given):
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
-  return (tmp_path / "run" / "report.md").read_text()
+  return runs.run(binary.EXPERIMENT, tmp_path / "run", **given).report
 
 
 def test_mechanisms_are_below_what_they_state(tmp_path):

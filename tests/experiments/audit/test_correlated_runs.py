@@ -4,8 +4,7 @@ import pytest
 
 from experiments.audit import correlated_runs
 from experiments.audit.__main__ import EXPERIMENT
-from experiments.runner import launch
-from experiments.runner.launch import Location
+from tests.experiments import runs
 from tests.experiments.report_tables import rows
 
 
@@ -14,9 +13,7 @@ def test_the_table_of_runs_has_sound_and_broken_ones(tmp_path, monkeypatch):
   monkeypatch.setattr(
     correlated_runs, "SOUND", {"banded_toeplitz": correlated_runs.SOUND["banded_toeplitz"]}
   )
-  given = {"task": ("runs",), "num_runs": 2000}
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
-  report = (tmp_path / "run" / "report.md").read_text()
+  report = runs.run(EXPERIMENT, tmp_path / "run", task=("runs",), num_runs=2000).report
   table = rows(report)[2:]
   assert [row[0] for row in table] == ["banded_toeplitz", "banded, rows for columns"]
   assert 0 < float(table[0][2]) < float(table[0][1].split()[0])

@@ -2,9 +2,7 @@
 end.
 """
 
-import contextlib
-import io
-import json
+import functools
 import math
 import types
 
@@ -16,12 +14,10 @@ import pytest
 from experiments.client_dropout import __main__ as client_dropout
 from experiments.client_dropout import errors, masked, privacy
 from experiments.client_dropout.settings import LABELS, make_noise_plan, query_of
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from jdp import accounting, ledger
 from jdp.federated.runs.run_folder import LEDGER
+from tests.experiments import runs
 
-EXPERIMENT = client_dropout.EXPERIMENT
 TINY = {
   "num_rounds": 3,
   "eval_every": 3,
@@ -29,13 +25,7 @@ TINY = {
   "local_batch_size": 20,
   "chunk_size": 1,
 }
-
-
-def run(path, **given):
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-    launch.execute(launch.prepare(EXPERIMENT, {**TINY, **given}, Location(path=str(path))))
-  return out.getvalue()
+run = functools.partial(runs.run, client_dropout.EXPERIMENT, **TINY)
 
 
 def row_of(results, name):
@@ -71,9 +61,8 @@ def test_losses_during_the_calibration_and_dishonest_clients():
 
 @pytest.mark.slow
 def test_several_dropout_models_are_settings_of_their_own(tmp_path):
-  path = tmp_path / "run"
-  run(
-    path,
+  finished = run(
+    tmp_path / "run",
     schemes=("uncalibrated",),
     dropouts=(0.3,),
     dropout_models=("bursty", "by_size"),
@@ -84,13 +73,13 @@ def test_several_dropout_models_are_settings_of_their_own(tmp_path):
     num_rounds=2,
     eval_every=2,
   )
-  results = json.loads((path / "results.json").read_text())
+  results = finished.results
   labels = {row["setting"]: row["label"] for row in results["summary"]}
   assert labels == {
     "uncalibrated_bursty_0.3": "no calibration (30 % lost, in bursts)",
     "uncalibrated_by_size_0.3": "no calibration (30 % lost, by size)",
   }
-  assert "Survivors and their average" in (path / "report.md").read_text()
+  assert "Survivors and their average" in finished.report
   assert results["not_private"] == ["the errors of survivors' averages"]
 
 
@@ -150,14 +139,14 @@ def test_integers_get_the_noise_that_makes_them_cost_as_much():
 
 def test_a_run_of_every_scheme(tmp_path):
   path = tmp_path / "run"
-  printed = run(
+  finished = run(
     path,
     schemes=("uncalibrated", "outside", "integers_calibrated"),
     dropouts=(0.3,),
     max_epsilon=4.0,
   )
-  assert str(path / "report.md") in printed
-  results = json.loads((path / "results.json").read_text())
+  assert str(path / "report.md") in finished.out
+  results = finished.results
   rows = {row["setting"]: row for row in results["summary"]}
   planned = results["noise_multiplier"]
   for name, row in rows.items():
@@ -176,7 +165,6 @@ def test_a_run_of_every_scheme(tmp_path):
     assert rows[name]["server"] == rows[name]["central"]["epsilon"]
   for name in ("outside_0.3", "integers_calibrated_0.3"):
     assert not row_of(results, name)["stopped"]
-  report = (path / "report.md").read_text()
   for text in (
     "1.060 → 1.000",
     "17.8 %",
@@ -184,7 +172,7 @@ def test_a_run_of_every_scheme(tmp_path):
     "Floats and integers",
     LABELS["outside"],
   ):
-    assert text in report
+    assert text in finished.report
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ import pytest
 
 from experiments.client_dropout import __main__ as client_dropout
 from experiments.client_dropout import correlated
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from jdp import ledger
+from tests.experiments import runs
 
 OPTIONS = types.SimpleNamespace(
   num_rounds=8, correlated_groups=2, target_epsilon=6.0, delta=1e-3, clip_norm=0.5, max_dropout=0.3,
@@ -72,7 +71,7 @@ def test_a_training_spends_its_target_and_keeps_its_ledger(tmp_path):
 def test_refuses_options_that_fit_no_sum(tmp_path, given, message):
   given = {"correlated_groups": 2, "examples_per_user": 40, "num_rounds": 4, **given}
   with pytest.raises(ValueError, match=message):
-    launch.prepare(client_dropout.EXPERIMENT, given, Location(path=str(tmp_path / "run")))
+    runs.prepare(client_dropout.EXPERIMENT, tmp_path / "run", **given)
 
 
 def test_a_coarse_lattice_shows_what_is_rounded_to_the_nearest_integer():

@@ -1,14 +1,9 @@
 """The experiment of cohort sizes: its errors follow the theory, its noise the target."""
 
-import contextlib
-import io
-import json
-
 import pytest
 
 from experiments.cohort_size.__main__ import EXPERIMENT
-from experiments.runner import launch
-from experiments.runner.launch import Location
+from tests.experiments import runs
 
 EVERYBODY = 143
 TINY = {
@@ -23,23 +18,17 @@ TINY = {
 }
 
 
-def run(path, **given):
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-    launch.execute(launch.prepare(EXPERIMENT, {**TINY, **given}, Location(path=str(path))))
-  return out.getvalue()
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  return runs.run(EXPERIMENT, tmp_path_factory.mktemp("cohort_size") / "run", **TINY)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-  path = tmp_path_factory.mktemp("cohort_size") / "run"
-  out = run(path)
-  content = json.loads((path / "results.json").read_text())
-  return path, out, {(row["run"], row["size"]): row for row in content["summary"]}, content
+def rows(finished):
+  return {(row["run"], row["size"]): row for row in finished.results["summary"]}
 
 
-def test_every_size_spends_the_target(finished):
-  rows = finished[2]
+def test_every_size_spends_the_target(rows):
   for size in TINY["cohort_sizes"]:
     assert rows["none", size]["central"] is rows["clipped", size]["central"] is None
     for name in ("central", "local"):
@@ -48,12 +37,11 @@ def test_every_size_spends_the_target(finished):
   assert rows["central", EVERYBODY]["z"] > rows["central", 20]["z"]
 
 
-def test_errors_are_those_of_noise_and_of_the_choice_of_the_cohort(finished):
+def test_errors_are_those_of_noise_and_of_the_choice_of_the_cohort(rows):
   """Five rounds of 650 coordinates tell a noise to 6 % by five of their errors (1.2 %).
 
   Rounds of everybody have no other error. Smaller cohorts add at most S over the root of the size.
   """
-  rows = finished[2]
   errors = {key: row["error"] for key, row in rows.items()}
   assert errors["none", EVERYBODY]["measured"] < 1e-5
   assert errors["clipped", EVERYBODY]["measured"] < 1e-5
@@ -67,17 +55,16 @@ def test_errors_are_those_of_noise_and_of_the_choice_of_the_cohort(finished):
 
 
 def test_the_report_has_the_tables_and_says_what_is_not_private(finished):
-  path, out, _, content = finished
   for heading in ("Accuracy", "Error of a round's average", "Processor time of a round"):
-    assert f"## {heading}\n\n| cohort | no privacy " in out
-  assert any("averages with that of all users" in reason for reason in content["not_private"])
+    assert f"## {heading}\n\n| cohort | no privacy " in finished.out
+  assert any(
+    "averages with that of all users" in reason for reason in finished.results["not_private"]
+  )
   assert {"accuracy_against_cohort.png", "error_against_cohort.png", "report.md"} <= {
-    file.name for file in path.iterdir()
+    file.name for file in finished.path.iterdir()
   }
 
 
 def test_a_cohort_larger_than_the_population_is_refused(tmp_path):
   with pytest.raises(ValueError, match="at most 143 users, got 144"):
-    launch.prepare(
-      EXPERIMENT, {**TINY, "cohort_sizes": (20, 144)}, Location(path=str(tmp_path / "run"))
-    )
+    runs.prepare(EXPERIMENT, tmp_path / "run", **TINY | {"cohort_sizes": (20, 144)})

@@ -1,18 +1,15 @@
 """The conformance binary: jdp passes, every fault is found, and libraries may be missing."""
 
 import importlib.util
-import json
 import pathlib
 import typing
 
-import absl.logging
 import pytest
 
 from experiments.conformance import __main__ as binary
 from experiments.conformance import adapters, broken, results
 from experiments.conformance.adapters import jdp_parts
-from experiments.runner import files, launch
-from experiments.runner.launch import Location
+from experiments.runner import files
 from jdp import conformance
 from jdp.conformance import Aggregate, Clip, MatrixStrategy, Noise, Release, Sampling
 from jdp.conformance.protocol import Plan
@@ -20,28 +17,24 @@ from jdp.conformance.suite import check_part
 from jdp.events.sampling import SamplingEvent
 from jdp.mechanisms import registry as mechanisms
 from jdp.queries import registry as queries
+from tests.experiments import runs
 
 README = pathlib.Path(binary.__file__).parent / "README.md"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-  absl.logging.set_verbosity(absl.logging.ERROR)
-
-
 def run(tmp_path, **given):
-  folder = tmp_path / "run"
-  launch.execute(launch.prepare(binary.EXPERIMENT, given, Location(path=str(folder))))
-  return (folder / "report.md").read_text(), folder
+  """The report, and the path of the findings."""
+  finished = runs.run(binary.EXPERIMENT, tmp_path / "run", **given)
+  return finished.report, finished.path / "findings.json"
 
 
 @pytest.mark.slow
 def test_jdp_passes_what_costs_little(tmp_path):
-  report, folder = run(
+  report, findings = run(
     tmp_path, task=("libraries",), parts=("Clip", "Accountant", "Calibration", "MatrixStrategy")
   )
   assert "What fails" not in report
-  (found,) = json.loads((folder / "findings.json").read_text())["libraries"].values()
+  (found,) = files.read_json(findings)["libraries"].values()
   assert results.failures(found) == []
   assert results.total(found, "failed") == 0
   assert results.total(found, "passed") > 50
@@ -111,9 +104,9 @@ def test_results_are_taken_over_by_kinds_of_parts_and_dropped_with_their_version
 
 def test_libraries_that_are_not_installed_are_left_out(tmp_path, monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  report, folder = run(tmp_path, task=("libraries",), libraries=("pfl", "opacus"))
+  report, findings = run(tmp_path, task=("libraries",), libraries=("pfl", "opacus"))
   assert report.count("not installed") == 2
-  found = json.loads((folder / "findings.json").read_text())
+  found = files.read_json(findings)
   assert {own["version"] for own in found["libraries"].values()} == {"not installed"}
 
 

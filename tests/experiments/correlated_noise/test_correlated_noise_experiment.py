@@ -2,9 +2,7 @@
 and resumed.
 """
 
-import contextlib
-import io
-import json
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +15,11 @@ from experiments.correlated_noise.report import measure
 from experiments.correlated_noise.strategies import AMPLIFIED, make_sampler
 from experiments.correlated_noise.strategies import make_strategy as make
 from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.runs import sweep
 from jdp import accounting, ledger, queries
 from jdp import matrix_factorization as mf
 from jdp.guarantees import Unit
+from tests.experiments import runs
 
 EXPERIMENT = correlated_noise.EXPERIMENT
 TINY = {
@@ -34,17 +32,11 @@ TINY = {
   "buffers": 1,
   "seeds": 1,
 }
+run = functools.partial(runs.run, EXPERIMENT)
 
 
 def options(**given):
   return launch.options.resolve(correlated_noise.CorrelatedNoiseOptions, given, TINY)
-
-
-def run(path, *, resume=False, **given):
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return out.getvalue()
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -75,7 +67,7 @@ def test_a_users_rounds_are_as_the_noise_has_it(name):
 )
 def test_what_does_not_fit_is_refused(given, message, tmp_path):
   with pytest.raises(ValueError, match=message):
-    launch.prepare(EXPERIMENT, {**TINY, **given}, Location(path=str(tmp_path / "run")))
+    runs.prepare(EXPERIMENT, tmp_path / "run", **TINY | given)
 
 
 def test_the_measured_error_is_that_of_the_theory():
@@ -89,13 +81,12 @@ def test_the_measured_error_is_that_of_the_theory():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("correlated_noise") / "run"
-  return path, run(path, runs=("none", "tree", "banded_inverse"), noise_seed=3, **TINY)
+  return run(path, runs=("none", "tree", "banded_inverse"), noise_seed=3, **TINY)
 
 
 def test_results_follow_from_ledgers(finished):
-  path, out = finished
-  content = json.loads((path / "results.json").read_text())
-  none, *rows = content["summary"]
+  path = finished.path
+  none, *rows = finished.results["summary"]
   assert none["central"] is None
   assert [row["memory"] for row in rows] == [3, 0]
   for row in rows:
@@ -108,8 +99,8 @@ def test_results_follow_from_ledgers(finished):
       rows[0]["multiplier"] / rows[0]["sensitivity"], rel=2e-3
     )
     assert row["measured_error"] == pytest.approx(row["error"], rel=0.14)  # 650 numbers
-  assert "at most 3 times, in rounds at least 2 apart" in out
-  theory = (path / "report.md").read_text().split("## By theory")[1].split("## ")[0]
+  assert "at most 3 times, in rounds at least 2 apart" in finished.out
+  theory = finished.report.split("## By theory")[1].split("## ")[0]
   (line,) = (line for line in theory.splitlines() if line.startswith("| tree"))
   # In closed form: less than by Renyi divergences, but by no more than 15 %.
   assert 0.85 * rows[0]["error"] < float(line.split("|")[5]) < rows[0]["error"]
@@ -125,8 +116,6 @@ def test_the_report_says_what_one_user_is_and_what_is_not_covered():
 
 
 def test_a_resumed_run_gives_the_same_results(finished, tmp_path, monkeypatch):
-
-  whole, _ = finished
   count = [0]
 
   def interrupted(*args):
@@ -143,7 +132,7 @@ def test_a_resumed_run_gives_the_same_results(finished, tmp_path, monkeypatch):
   run(path, resume=True)
   for setting in ("tree", "banded_inverse"):
     first, again = (
-      dict(np.load(folder / setting / "0" / "params.npz")) for folder in (whole, path)
+      dict(np.load(folder / setting / "0" / "params.npz")) for folder in (finished.path, path)
     )
     for name, value in first.items():
       np.testing.assert_array_equal(value, again[name])

@@ -2,10 +2,8 @@
 resumed.
 """
 
-import contextlib
 import dataclasses
 import functools
-import io
 import json
 import math
 import re
@@ -24,7 +22,6 @@ from experiments.dp_fedavg import variations
 from experiments.dp_fedavg.averages import make_average, make_federation, taken_as_public
 from experiments.dp_fedavg.report import first_noise
 from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.problems.learning_problem import LearningProblem
 from experiments.runner.problems.prior import describe_start, load_start
 from experiments.runner.reports import plots
@@ -34,10 +31,12 @@ from jdp.events import FixedSizeSampling, GaussianSum, PoissonSampling, Round
 from jdp.federated.engine import shared_programs
 from jdp.guarantees import Unit, rounded_up
 from jdp.models import load_params
+from tests.experiments import runs
 from tests.helpers import statistical
 from tests.helpers.compilations import compilations
 
 EXPERIMENT = dp_fedavg.EXPERIMENT
+run = functools.partial(runs.run, EXPERIMENT)
 TINY = {
   "num_rounds": 4,
   "eval_every": 2,
@@ -55,13 +54,6 @@ PLAN = {"noise_cohort_size": 200, "noise_population": 10_000}
 
 def options(**given):
   return launch.options.resolve(dp_fedavg.DPFedAvgOptions, given, TINY)
-
-
-def run(path, *, resume=False, **given):
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return out.getvalue()
 
 
 def finalized(average, params, steps=1):
@@ -305,25 +297,18 @@ def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("dp_fedavg") / "run"
   np.savez(path.parent / "params.npz", **START)
   start = str(path.parent / "params.npz")
-  runs, start = ("private", "none", "dp_sgd"), {"warm_start": start, "warm_start_public": True}
+  given = {"warm_start": start, "warm_start_public": True, "smoothing": 3, "sgd_batch_size": 40}
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(plots, "save", keeping_lines(plots.save))
-    return path, run(path, runs=runs, smoothing=3, sgd_batch_size=40, **start, **PLAN, **ONCE)
-
-
-def metrics_of(path, setting):
-  return [
-    json.loads(line) for line in (path / setting / "0/metrics.jsonl").read_text().splitlines()
-  ]
+    return run(path, runs=("private", "none", "dp_sgd"), **given, **PLAN, **ONCE)
 
 
 def test_what_the_plot_draws_is_in_the_metrics_files(finished):
   """With --smoothing too: every point of every line is a round and what was measured there."""
-  path, _ = finished
   ylabel, lines = DRAWN["accuracy_over_rounds"]
   assert ylabel == "test accuracy"
-  summary = json.loads((path / "results.json").read_text())["summary"]
-  measured = {row["label"]: metrics_of(path, row["setting"]) for row in summary}
+  summary = finished.results["summary"]
+  measured = {row["label"]: finished.rows(f"{row['setting']}/0") for row in summary}
   assert lines == {
     label: [[row["round"], row["test_accuracy"]] for row in rows]
     for label, rows in measured.items()
@@ -332,21 +317,19 @@ def test_what_the_plot_draws_is_in_the_metrics_files(finished):
 
 
 def test_a_smoothed_end_never_reaches_over_round_0(finished):
-  path, out = finished
-  for row in json.loads((path / "results.json").read_text())["summary"]:
-    values = [evaluation["test_accuracy"] for evaluation in metrics_of(path, row["setting"])]
+  for row in finished.results["summary"]:
+    values = [found["test_accuracy"] for found in finished.rows(f"{row['setting']}/0")]
     assert len(values) == 3  # no more than are smoothed
     assert row["smoothed"]["mean"] == pytest.approx(np.mean(values[1:]))
-  assert "mean of the last 3 evaluations" in out
+  assert "mean of the last 3 evaluations" in finished.out
   # stopped before it was trained
   assert dp_fedavg_report.smoothed_end([{"round": 0, "x": 0.1}], "x", 3) == 0.1
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
-  path, _ = finished
-  private, none, sgd = json.loads((path / "results.json").read_text())["summary"]
+  private, none, sgd = finished.results["summary"]
   spent = {
-    row["setting"]: ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
+    row["setting"]: ledger.load(finished.path / row["setting"] / "0" / "ledger.jsonl")
     for row in (private, none, sgd)
   }
   # Of what each protects.
@@ -358,11 +341,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
       delta,
       unit,
     )
-    metrics = [
-      json.loads(line)
-      for line in (path / row["setting"] / "0/metrics.jsonl").read_text().splitlines()
-    ]
-    assert metrics[-1]["central_epsilon"] == epsilon
+    assert finished.rows(f"{row['setting']}/0")[-1]["central_epsilon"] == epsilon
   (event,) = set(spent["private"])
   assert event.query.stddev == pytest.approx(1.3 * 20 / 200)
   assert isinstance(event.sampling, PoissonSampling)
@@ -371,7 +350,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
   assert {type(event.sampling) for event in spent["none"]} == {FixedSizeSampling}
   assert private["stddev"] == pytest.approx(1.3 / 200)
   assert sgd["stddev"] == pytest.approx(1.3 / 40)
-  metrics = [json.loads(line) for line in (path / "none/0/metrics.jsonl").read_text().splitlines()]
+  metrics = finished.rows("none/0")
   assert [row["round"] for row in metrics] == [0, 2, 4]
   assert none["test_accuracy"]["mean"] == metrics[-1]["test_accuracy"] > metrics[0]["test_accuracy"]
   smoothed = (metrics[1]["test_accuracy"] + metrics[2]["test_accuracy"]) / 2
@@ -380,8 +359,8 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 
 
 def test_both_guarantees_are_side_by_side(finished):
-  path, out = finished
-  (private, *_) = json.loads((path / "results.json").read_text())["summary"]
+  path, out, _ = finished
+  (private, *_) = finished.results["summary"]
   planned = ledger.subsampled_gaussian(0.02, 1.3, 4)
   plan = accounting.epsilon(planned, 10_000**-1.1, accountant="rdp")
   assert private["planned"]["rdp"] == pytest.approx(plan)
@@ -391,7 +370,7 @@ def test_both_guarantees_are_side_by_side(finished):
   assert cells[2:6] == ["0.0065", "1", "143", "20"]
   assert cells[6].startswith(epsilon(private["central"]["epsilon"]))
   assert cells[7:10] == ["10000", "200", f"{epsilon(plan)} (δ = 3.99e-05)"]
-  report = (path / "report.md").read_text()
+  report = finished.report
   for text in (
     line,
     "NOT PRIVATE",
@@ -411,16 +390,13 @@ def test_both_guarantees_are_side_by_side(finished):
 
 
 def test_runs_begin_with_an_earlier_ones_parameters(finished, task):
-  path, _ = finished
+  path = finished.path
   accuracy = task.evaluate(load_params(path.parent / "params.npz", START))["test_accuracy"]
   assert accuracy > 0.1
   for setting in ("private", "none", "dp_sgd"):
-    before = json.loads((path / setting / "0" / "metrics.jsonl").read_text().splitlines()[0])
+    before, *_ = finished.rows(f"{setting}/0")
     assert (before["round"], before["test_accuracy"]) == (0, pytest.approx(float(accuracy)))
-  assert (
-    f"Not counted: what {path.parent / 'params.npz'} was trained on"
-    in (path / "report.md").read_text()
-  )
+  assert f"Not counted: what {path.parent / 'params.npz'} was trained on" in finished.report
   with pytest.raises(
     ValueError, match=r"Expected parameters .*'w': 'float32\[2, 3\]'.* in .*params.npz, got"
   ):
@@ -445,11 +421,11 @@ def copy_with_secret_noise(run, path, setting):
 
 def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
   path = tmp_path / "earlier"
-  copy_with_secret_noise(finished[0], path, "private")
-  out = run(
+  copy_with_secret_noise(finished.path, path, "private")
+  found = run(
     tmp_path / "run", runs=("private",), warm_start=str(path / "private/0/params.npz"), **AGAIN
   )
-  (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
+  (private,) = found.results["summary"]
   earlier = ledger.load(path / "private/0/ledger.jsonl")
   book = ledger.load(tmp_path / "run/private/0/ledger.jsonl")
   assert list(book)[:4] == list(earlier)
@@ -462,34 +438,29 @@ def test_an_earlier_run_of_the_same_users_is_counted(finished, tmp_path):
     == accounting.epsilon(earlier + own, delta)
     > accounting.epsilon(earlier, delta)
   )
-  rows = [
-    json.loads(line) for line in (tmp_path / "run/private/0/metrics.jsonl").read_text().splitlines()
-  ]
-  assert rows[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
-  line, *_ = (line for line in out.splitlines() if line.startswith("| private"))
+  assert found.rows("private/0")[0]["central_epsilon"] == accounting.epsilon(earlier, delta)
+  line, *_ = (line for line in found.out.splitlines() if line.startswith("| private"))
   # of its own rounds: z S / C
   assert [cell.strip() for cell in line.split("|")][2:4] == ["0.065", "0.5"]
-  assert (
-    "and its ledger and ε with what that cost: alone ε ="
-    in (tmp_path / "run/report.md").read_text()
-  )
+  assert "and its ledger and ε with what that cost: alone ε =" in found.report
 
 
 @pytest.mark.parametrize("setting", ["private", "none"])
 def test_what_was_released_in_the_clear_costs_everything(finished, setting):
-  path, _ = finished
   # of seeded noise, or of none
-  _, spent = load_start(str(path / setting / "0/params.npz"), START, options(), public=False)
+  _, spent = load_start(
+    str(finished.path / setting / "0/params.npz"), START, options(), public=False
+  )
   assert len(spent) > 0
   assert accounting.epsilon(spent, 1e-5) == math.inf
 
 
 def test_nothing_that_begins_with_a_baseline_of_the_same_users_is_private(finished, tmp_path):
-  path, _ = finished
-  run(tmp_path / "run", runs=("private",), warm_start=str(path / "none/0/params.npz"), **AGAIN)
-  (private,) = json.loads((tmp_path / "run/results.json").read_text())["summary"]
+  start = str(finished.path / "none/0/params.npz")
+  found = run(tmp_path / "run", runs=("private",), warm_start=start, **AGAIN)
+  (private,) = found.results["summary"]
   assert private["central"] is None
-  assert "no run that begins with it has a guarantee" in (tmp_path / "run/report.md").read_text()
+  assert "no run that begins with it has a guarantee" in found.report
 
 
 @pytest.mark.parametrize(
@@ -521,7 +492,7 @@ def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, gi
     **AGAIN,
     "runs": ("private",),
     **given,
-    **({"warm_start": str(finished[0] / start)} if start else {}),
+    **({"warm_start": str(finished.path / start)} if start else {}),
   }
   with pytest.raises(ValueError, match=message):
     run(tmp_path / "run", **given)
@@ -529,7 +500,7 @@ def test_starts_that_cannot_be_counted_are_refused(finished, tmp_path, start, gi
 
 
 def test_a_budget_for_examples_is_at_their_delta(finished, tmp_path):
-  copy_with_secret_noise(finished[0], tmp_path / "earlier", "dp_sgd")
+  copy_with_secret_noise(finished.path, tmp_path / "earlier", "dp_sgd")
   spent = ledger.load(tmp_path / "earlier/dp_sgd/0/ledger.jsonl")
   of_users, of_examples = (accounting.epsilon(spent, records**-1.1) for records in (143, 1430))
   given = {"runs": ("dp_sgd",), "max_epsilon": (of_users + of_examples) / 2}

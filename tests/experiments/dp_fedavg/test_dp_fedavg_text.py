@@ -3,7 +3,6 @@ published table.
 """
 
 import dataclasses
-import json
 from functools import partial
 
 import jax
@@ -30,12 +29,11 @@ from jdp.data.text import UserText
 from jdp.data.vocabulary import Vocabulary
 from jdp.events import GaussianSum, PoissonSampling, Round
 from jdp.guarantees import Unit
-from tests.experiments import report_tables
+from tests.experiments import report_tables, runs
 from tests.experiments.texts import WORDS, write_users
 from tests.helpers import statistical
 
 OTHER = {field.name for field in dataclasses.fields(private_federated.PrivateFederatedOptions)}
-EXPERIMENT = dp_fedavg.EXPERIMENT
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +140,7 @@ def private_run(folder, **given):
   return {name: value for name, value in vars(options(folder, **own)).items() if value is not None}
 
 
-def go(path, given, *, resume=False):
-  launch.execute(launch.prepare(EXPERIMENT, given, launch.Location(path=str(path), resume=resume)))
+go = partial(runs.run, dp_fedavg.EXPERIMENT)
 
 
 class Killed(BaseException):
@@ -164,17 +161,16 @@ def finished(folder, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sweep, "run_sweep", killed)
     with pytest.raises(Killed):
-      go(path, private_run(folder, noise_cohort_size=12, noise_population=400))
+      go(path, **private_run(folder, noise_cohort_size=12, noise_population=400))
   first = words.read_bytes()
   words.unlink()  # As if it had been killed before they were kept: they are drawn again.
-  go(path, {}, resume=True)
-  return path, first
+  return go(path, resume=True), first
 
 
 def test_a_resumed_run_counts_the_same_words(finished):
-  path, first = finished
+  path, first = finished[0].path, finished[1]
   assert (path / "vocabulary" / "words.json").read_bytes() == first
-  go(path, {}, resume=True)  # Its key is gone by now, and not needed.
+  go(path, resume=True)  # Its key is gone by now, and not needed.
   assert (path / "vocabulary" / "words.json").read_bytes() == first
 
 
@@ -205,13 +201,13 @@ def test_other_noise_counts_other_words(folder, tmp_path):
 
 
 def test_the_words_are_part_of_a_runs_cost(finished, folder):
-  path, _ = finished
-  words = ledger.load(path / "vocabulary" / "ledger.jsonl")
+  run, _ = finished
+  words = ledger.load(run.path / "vocabulary" / "ledger.jsonl")
   assert list(words) == [Round(PoissonSampling(1.0), GaussianSum(3.0, 24.0))]
-  book = ledger.load(path / "private/0/ledger.jsonl")
+  book = ledger.load(run.path / "private/0/ledger.jsonl")
   assert list(book)[:1] == list(words)
   assert len(book) == 2
-  (private,) = json.loads((path / "results.json").read_text())["summary"]
+  (private,) = run.results["summary"]
   delta = text.text_problem(options(folder)).num_users ** -1.1
   assert (
     private["central"]["epsilon"]
@@ -244,7 +240,7 @@ def test_a_warm_start_is_not_trained_on_public_text(folder):
 )
 def test_words_that_cannot_be_counted_are_refused_before_they_are(folder, tmp_path, given, message):
   with pytest.raises(ValueError, match=message):
-    go(tmp_path / "run", private_run(folder) | given)
+    go(tmp_path / "run", **private_run(folder) | given)
   assert list(tmp_path.iterdir()) == []
 
 
@@ -449,8 +445,8 @@ def test_published_epsilons_are_reproduced():
 
 
 def test_a_run_from_end_to_end_reports_both_epsilons(finished):
-  path, _ = finished
-  report = (path / "report.md").read_text()
+  run, _ = finished
+  report = run.report
   for statement in ("alone ε =", "used by most clients, by a noised count"):
     assert statement in report
   assert "movies_small" in report
@@ -458,4 +454,4 @@ def test_a_run_from_end_to_end_reports_both_epsilons(finished):
   for part in ("Head words", "The three likeliest next words", "The published configurations"):
     assert f"## {part}" in report
   for plot in ("accuracy_over_rounds.png", "head_words.png"):
-    assert (path / plot).stat().st_size > 10_000
+    assert (run.path / plot).stat().st_size > 10_000

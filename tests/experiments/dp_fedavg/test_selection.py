@@ -1,16 +1,12 @@
 """--select=private: the noise that its target leaves, what it refuses, and a run to its report."""
 
-import contextlib
-import io
-import json
-
 import pytest
 
 from experiments.dp_fedavg import __main__ as dp_fedavg
 from experiments.dp_fedavg.selection import paid
 from experiments.runner import launch
-from experiments.runner.launch import Location
 from jdp import accounting, ledger
+from tests.experiments import runs
 
 TINY = {
   "num_rounds": 2,
@@ -27,14 +23,6 @@ def options(**given):
   return launch.options.resolve(dp_fedavg.DPFedAvgOptions, given, TINY)
 
 
-def run(path, *, resume=False, **given):
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    location = Location(path=str(path), resume=resume)
-    launch.execute(launch.prepare(dp_fedavg.EXPERIMENT, given, location))
-  return out.getvalue()
-
-
 @pytest.mark.parametrize(
   ("given", "message"),
   [
@@ -48,7 +36,7 @@ def run(path, *, resume=False, **given):
 )
 def test_what_a_choice_does_not_heed_or_cannot_pay_is_refused(tmp_path, given, message):
   with pytest.raises(ValueError, match=message):
-    launch.prepare(dp_fedavg.EXPERIMENT, {**TINY, **given}, Location(path=str(tmp_path / "run")))
+    runs.prepare(dp_fedavg.EXPERIMENT, tmp_path / "run", **TINY | given)
   assert not (tmp_path / "run").exists()
 
 
@@ -62,13 +50,13 @@ def test_options_of_a_choice_need_one():
 @pytest.mark.slow
 def test_a_choice_states_one_epsilon_and_what_is_beside_it_is_marked(tmp_path):
   one = {"vary": ("local_learning_rate=1",), "select_beside": True, "seeds": 1}
-  printed = run(tmp_path / "run", **TINY | one)
-  results = json.loads((tmp_path / "run" / "results.json").read_text())
+  path, printed, _ = found = runs.run(dp_fedavg.EXPERIMENT, tmp_path / "run", **TINY | one)
+  results = found.results
   choice, default, unpaid = results["summary"]
   assert 5.9 < choice["epsilon"] <= 6.0
   assert 5.9 < default["epsilon"] <= 6.0
   # The event of the ledger is that of a plan, and its noise more than that of one run alone.
-  kept = ledger.load(tmp_path / "run" / "selected" / "0" / "ledger.jsonl")
+  kept = ledger.load(path / "selected" / "0" / "ledger.jsonl")
   assert len(kept) == 1
   delta = 143**-1.1
   assert accounting.epsilon(kept, delta) == pytest.approx(choice["epsilon"])
@@ -84,9 +72,8 @@ def test_a_choice_states_one_epsilon_and_what_is_beside_it_is_marked(tmp_path):
   assert "a score without noise" in reason
   assert "NOT PRIVATE" in unpaid["choice"]
   assert printed.count("NOT PRIVATE") >= 2
-  report = (tmp_path / "run" / "report.md").read_text()
-  assert "its duration tells of the number of runs" in report
+  assert "its duration tells of the number of runs" in found.report
   # Of the choice, the folder has what is released, and nothing of other runs.
-  files = {path.name for path in (tmp_path / "run" / "selected" / "0").iterdir()}
+  files = {file.name for file in (path / "selected" / "0").iterdir()}
   assert files == {"ledger.jsonl", "metrics.jsonl", "params.npz"}
   assert not (tmp_path / "run.secret").exists()

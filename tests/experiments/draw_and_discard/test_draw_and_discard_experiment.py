@@ -2,9 +2,7 @@
 spam.
 """
 
-import contextlib
-import io
-import json
+import functools
 import pathlib
 import re
 import types
@@ -19,8 +17,6 @@ from experiments.draw_and_discard import privacy as draw_and_discard_privacy
 from experiments.draw_and_discard import report as draw_and_discard_report
 from experiments.draw_and_discard import simulations as draw_and_discard_simulations
 from experiments.draw_and_discard.stream import diagnosed
-from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.options import read_flagfile, resolve
 from experiments.runner.reports.statistics import Interval, mean_interval
 from jdp import accounting, ledger, models
@@ -34,8 +30,10 @@ from jdp.federated.engine.rounds import ServerState
 from jdp.federated.runs import checkpoints
 from jdp.guarantees import ApproxDP, PureDP, rounded_up
 from jdp.ledger.json_form import from_json, to_json
+from tests.experiments import runs
 
 EXPERIMENT = draw_and_discard.EXPERIMENT
+run = functools.partial(runs.run, EXPERIMENT)
 FLAGS = pathlib.Path(draw_and_discard.__file__).parent / "flags"
 TINY = {
   "rounds_per_pass": 2,
@@ -52,25 +50,10 @@ NAMES = ("k_4", "batch_7", "k_3_epsilon_5")
 ROUND = 143 // 2
 
 
-def run(path, *, resume=False, **given):
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return path, out.getvalue()
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   """Three settings, twice each."""
   return run(tmp_path_factory.mktemp("draw_and_discard") / "run", seeds=2, **TINY)
-
-
-def results(path):
-  return json.loads((path / "results.json").read_text())
-
-
-def rows(path, name, file="metrics"):
-  return [json.loads(line) for line in (path / name / f"{file}.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(("users", "per_pass", "rounds"), [(7, 1, 3), (7, 3, 7), (6, 6, 8)])
@@ -107,25 +90,25 @@ def test_the_event_bounds_what_every_user_releases(users, per_pass, rounds):
 @pytest.mark.parametrize("seed", "01")
 @pytest.mark.parametrize("name", NAMES)
 def test_ledgers_hold_every_round_once(finished, name, seed):
-  path = finished[0] / name / seed / "ledger.jsonl"
+  path = finished.path / name / seed / "ledger.jsonl"
   assert ledger.load_file(path).closed
   guarantee = PureDP(5.0, unit="coordinate") if "epsilon" in name else PureDP(np.inf, unit="user")
   assert list(ledger.load(path)) == [LocalRelease(guarantee, 3)] * 5
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
-  content = results(finished[0])
+  content = finished.results
   assert content["not_private"] == [
     f"the models of {name!r} were trained without noise" for name in NAMES[:2]
   ]
   for result in content["runs"]:
     name = f"{result['setting']}/{result['seed']}"
-    history = rows(finished[0], name)
+    history = finished.rows(name)
     assert [row["round"] for row in history] == [0, 2, 4, 5]
     assert result["metrics"] == history[-1]
     assert history[-1]["test_accuracy"] > history[0]["test_accuracy"] + 0.1
     assert result["central"] is None
-    book = ledger.load(finished[0] / name / "ledger.jsonl")
+    book = ledger.load(finished.path / name / "ledger.jsonl")
     local = accounting.local_guarantee(book)
     assert result["local"] == (to_json(local) if np.isfinite(local.epsilon) else None)
   assert from_json(content["runs"][-1]["local"]) == PureDP(15.0, unit="coordinate")
@@ -134,10 +117,10 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 def test_metrics_are_those_of_the_average_model(finished):
   task = draw_and_discard.load_stream_task(resolve(draw_and_discard.DrawAndDiscardOptions, {}))
   for name, k in zip(NAMES, (4, 1, 3), strict=True):
-    with np.load(finished[0] / name / "1" / "params.npz") as file:
+    with np.load(finished.path / name / "1" / "params.npz") as file:
       (models,) = (file[name] for name in file.files)
     assert models.shape == (k, 10, 64)
-    last = rows(finished[0], f"{name}/1")[-1]
+    last = finished.rows(f"{name}/1")[-1]
     scores = np.asarray(task.test.inputs).reshape(-1, 64) @ models.astype(np.float64).mean(axis=0).T
     assert last["test_accuracy"] == pytest.approx(
       np.mean(scores.argmax(axis=1) == task.test.labels)
@@ -151,12 +134,12 @@ def test_metrics_are_those_of_the_average_model(finished):
 
 
 def test_distances_between_instances_and_batches(finished):
-  (row,) = results(finished[0])["distances"]
+  (row,) = finished.results["distances"]
   assert (row["k"], row["batch"]) == (4, 7)
   gaps = [
     [
       a["test_accuracy"] - b["test_accuracy"]
-      for a, b in zip(*(rows(finished[0], f"{n}/{s}") for n in NAMES[:2]), strict=True)
+      for a, b in zip(*(finished.rows(f"{n}/{s}") for n in NAMES[:2]), strict=True)
     ][1:]
     for s in (0, 1)
   ]
@@ -169,7 +152,7 @@ def test_distances_between_instances_and_batches(finished):
 
 
 def test_columns_of_guarantees_stand_only_where_there_are_some(finished):
-  summary = results(finished[0])["summary"]
+  summary = finished.results["summary"]
   rows_of_summary = [
     {k: Interval(**v) if isinstance(v, dict) and "half_width" in v else v for k, v in row.items()}
     for row in summary
@@ -218,7 +201,7 @@ def test_the_training_loss_is_that_at_the_evaluations():
 
 
 def test_the_report_says_what_each_adversary_learns(finished):
-  report = (finished[0] / "report.md").read_text()
+  report = finished.report
   assert "- k = 3, ε = 5: 5-DP per coordinate (replace one), against the server." in report
   assert "- k = 3, ε = 5: 15-DP per coordinate (replace one), against the server." in report
   whole = {"coordinates": 640, "l1_norm": 128.0}
@@ -240,11 +223,20 @@ def test_the_report_says_what_each_adversary_learns(finished):
   assert "II 3.334 (an average" in published
   for line in report.splitlines():
     assert ("DP" in line) + ("ublished, **no" in line) < 2  # Never in one breath.
-  assert "NOT PRIVATE" not in report + finished[1]
+  assert "NOT PRIVATE" not in report + finished.out
   assert f"\n- jax: {jax.__version__}\n" in report
   for picture in re.findall(r"\]\((\w+\.png)\)", report):
-    assert (finished[0] / picture).read_bytes().startswith(b"\x89PNG")
+    assert (finished.path / picture).read_bytes().startswith(b"\x89PNG")
   assert report.count(".png)") == 3
+
+
+def statements(epsilon, **given):
+  """The guarantee of an update, and what is stated of five of them for each adversary."""
+  options = resolve(draw_and_discard.DrawAndDiscardOptions, given)
+  task = draw_and_discard.load_stream_task(options)
+  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, epsilon).event.guarantee
+  release = LocalRelease(guarantee, 5)
+  return guarantee, draw_and_discard_privacy.adversary_statements(options, task, release)
 
 
 @pytest.mark.parametrize(
@@ -257,10 +249,7 @@ def test_the_report_says_what_each_adversary_learns(finished):
   ],
 )
 def test_later_updates_hide_a_coordinate_only_where_they_do_not_expand(changes, holds):
-  options = resolve(draw_and_discard.DrawAndDiscardOptions, {"epsilons": (5.0,)} | changes)
-  task = draw_and_discard.load_stream_task(options)
-  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 5.0).event.guarantee
-  made = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5))
+  guarantee, made = statements(5.0, epsilons=(5.0,), **changes)
   (third,) = (s for s in next(iter(made.values())) if s.adversary.startswith("III"))
   assert ("non_expansive" in third.sees) == holds
   assert third.epsilon <= guarantee.epsilon
@@ -282,14 +271,8 @@ def test_adversary_three_of_the_publications_runs(epsilon, printed):
 
 
 def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
-  options = resolve(
-    draw_and_discard.DrawAndDiscardOptions, {"unit": "user", "clip": 0.1, "epsilons": (2.0,)}
-  )
-  task = draw_and_discard.load_stream_task(options)
-  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
-  ((hidden, made),) = draw_and_discard_privacy.adversary_statements(
-    options, task, LocalRelease(guarantee, 5)
-  ).items()
+  _, stated = statements(2.0, unit="user", clip=0.1, epsilons=(2.0,))
+  ((hidden, made),) = stated.items()
   assert hidden.startswith("the user")
   one, every, internal = (statement.epsilon for statement in made)
   assert (one, internal) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -299,14 +282,8 @@ def test_a_guarantee_of_the_whole_update_is_stated_for_the_user_alone():
 @pytest.mark.parametrize(("unit", "shifts"), [("coordinate", 128.0), ("user", 1.0)])
 def test_statements_about_gaussian_noise(unit, shifts):
   """128: two units of L1 norm for each of 64 features. Nothing is stated of adversary III."""
-  options = resolve(
-    draw_and_discard.DrawAndDiscardOptions,
-    {"unit": unit, "noise": "gaussian", "clip": 0.5, "delta": 1e-5},
-  )
-  task = draw_and_discard.load_stream_task(options)
-  guarantee = draw_and_discard.noisy_update(options, task.model.gradient, 2.0).event.guarantee
+  guarantee, made = statements(2.0, unit=unit, noise="gaussian", clip=0.5, delta=1e-5)
   assert guarantee == ApproxDP(2.0, 1e-5, unit=unit)
-  made = draw_and_discard_privacy.adversary_statements(options, task, LocalRelease(guarantee, 5))
   found = [(s.unit, s.epsilon, s.delta, s.published) for group in made.values() for s in group]
   multiplier = accounting.gaussian_noise_multiplier(2.0, 1e-5)
   # The clip is half of what bounds a residual.
@@ -347,10 +324,10 @@ def test_schedules_count_updates_and_delays_reach_the_process(monkeypatch):
 
 
 def test_repetitions_and_runs_share_no_noise(finished):
-  headers = [path.read_text().split("\n")[0] for path in finished[0].rglob("ledger.jsonl")]
+  headers = [path.read_text().split("\n")[0] for path in finished.path.rglob("ledger.jsonl")]
   assert len({re.search(r'"run":"\S+ (\w+)"', header)[1] for header in headers}) == 6
-  assert len({path.read_bytes() for path in finished[0].rglob("params.npz")}) == 6
-  assert not finished[0].with_name("run.secret").exists()
+  assert len({path.read_bytes() for path in finished.path.rglob("params.npz")}) == 6
+  assert not finished.path.with_name("run.secret").exists()
 
 
 class KilledError(Exception):
@@ -365,7 +342,7 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
   """
   alone = {"instances": (), "batch_sizes": (), "seeds": 1, "noise_seed": 3, "diagnostics": True}
   flags = {**TINY, **alone, "in_flight": 20, "random_returns": True, "half_after": 300}
-  run(tmp_path / "whole", **flags)
+  whole = run(tmp_path / "whole", **flags)
   saved, save = [], checkpoints.Checkpoints.save
 
   def save_and_die(self, step, state):
@@ -380,18 +357,18 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
   # Two rounds beyond the save.
   assert len(ledger.load(tmp_path / "killed" / NAMES[2] / "0" / "ledger.jsonl")) == 4
   monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
-  run(tmp_path / "killed", resume=True)
+  resumed = run(tmp_path / "killed", resume=True)
   for name in ("params.npz", "metrics.jsonl", "diagnostics.jsonl", "ledger.jsonl", "result.json"):
     one, other = (
       (tmp_path / which / NAMES[2] / "0" / name).read_bytes() for which in ("whole", "killed")
     )
     assert one == other, name
-  report = (tmp_path / "killed" / "report.md").read_text()
+  report = resumed.report
   assert report.count("NOT PRIVATE") == 2
   assert "III (opportunistic threat): as II." in report  # Nothing less is known of it with delays.
   assert "Lemma 4.3" not in report
-  history = rows(tmp_path / "whole", f"{NAMES[2]}/0", "diagnostics")
-  (summary,) = results(tmp_path / "whole")["diagnostics"]
+  history = whole.rows(f"{NAMES[2]}/0", "diagnostics")
+  (summary,) = whole.results["diagnostics"]
   assert summary["train_loss"] == np.mean([row["train_loss"] for row in history])
   assert summary["last_train_loss"] == history[-1]["train_loss"]
   assert [row["round"] for row in history] == [2, 4, 5]
@@ -402,7 +379,7 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, monkeypatch):
 
 def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
   monkeypatch.setattr(draw_and_discard_simulations, "_SERVERS", 100)
-  path, _ = run(
+  done = run(
     tmp_path / "run",
     task="variance",
     epsilons=(1.0,),
@@ -411,7 +388,7 @@ def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
     noisy_instances=5,
     learning_rate=1.0,
   )
-  found = results(path)["variance"]
+  found = done.results["variance"]
   s2 = 8.0 * (1 + 1 / 3072)  # Twice the square of the scale 2, and the dither.
   assert found["updates"] == [0, 30, 60, 90, 120]
   np.testing.assert_allclose(found["spread"]["expected"], 2.5 * s2)
@@ -424,21 +401,21 @@ def test_the_variance_is_stationary_or_grows(tmp_path, monkeypatch):
     np.testing.assert_allclose(
       found[name]["measured"], found[name]["expected"], rtol=0.2, atol=1e-9
     )
-  assert "**NOT PRIVATE" in (path / "report.md").read_text()
+  assert "**NOT PRIVATE" in done.report
 
 
 def test_spam_is_measured_on_submissions_that_did_not_choose_the_threshold(tmp_path, monkeypatch):
   monkeypatch.setattr(draw_and_discard_simulations, "_ATTACKS", 50)
   monkeypatch.setattr(draw_and_discard_simulations, "_HONEST", 1000)
-  path, _ = run(tmp_path / "run", task="spam", num_rounds=5, epsilons=(10.0,), learning_rate=0.03)
-  rates = results(path)["spam"]["rates"]
+  done = run(tmp_path / "run", task="spam", num_rounds=5, epsilons=(10.0,), learning_rate=0.03)
+  rates = done.results["spam"]["rates"]
   # Of 2,500 one expects 2 or 3; a test that rejects 2 % passes with probability 1e-9.
   assert rates["honest"] < 0.006
   for name in ("honest update x 30", "random model, weights of 10 s"):
     assert rates[name] > 0.99
   for name in ("sign flip", "ten weights moved by s"):
     assert rates[name] < 0.05
-  assert "What it cannot see" in (path / "report.md").read_text()
+  assert "What it cannot see" in done.report
 
 
 @pytest.mark.slow
@@ -446,7 +423,7 @@ def test_the_test_for_spam_rejects_attackers_and_not_others(tmp_path):
   """Over six other seeds the test kept .18 to .48 of the accuracy that attackers take without it:
   one seed in 500 would fail.
   """
-  path, out = run(
+  done = run(
     tmp_path / "run",
     task="stream",
     num_rounds=16,
@@ -460,29 +437,29 @@ def test_the_test_for_spam_rejects_attackers_and_not_others(tmp_path):
     in_flight=5,
     random_returns=True,
   )
-  found = {row["setting"]: row["metrics"] for row in results(path)["runs"]}
+  found = {row["setting"]: row["metrics"] for row in done.results["runs"]}
   assert list(found) == ["honest_all", "honest_test", "random_all", "random_test"]
   # Of 2,288 updates 43 users made 688; five of all are in flight at the end.
   assert found["honest_all"]["rejected"] == found["random_all"]["rejected"] == 0
   assert found["honest_test"]["rejected"] < 30
   assert 640 <= found["random_test"]["rejected"] <= 820
   # Other clients need not follow the protocol, so nothing is claimed against adversary III.
-  assert "III (opportunistic threat): as II." in (path / "report.md").read_text()
+  assert "III (opportunistic threat): as II." in done.report
   assert found["random_test"]["test_accuracy"] > found["random_all"]["test_accuracy"] + 0.05
   for name in found:
-    events = list(ledger.load(path / name / "0" / "ledger.jsonl"))
+    events = list(ledger.load(done.path / name / "0" / "ledger.jsonl"))
     marked = LocalRelease(PureDP(10.0, unit="coordinate"), 16, key_exposed=True)
     assert events == [marked] * 16
-  assert "no attackers, test" in out
+  assert "no attackers, test" in done.out
 
 
 @pytest.mark.slow
 def test_a_network_learns_and_nothing_is_known_of_its_later_updates(tmp_path):
   flags = {**TINY, "instances": (), "batch_sizes": (), "hidden": 8, "epsilons": (50.0,)}
-  path, _ = run(tmp_path / "run", **{**flags, "num_rounds": 40, "eval_every": 20})
-  first, *_, last = rows(path, "k_3_epsilon_50/0")
+  done = run(tmp_path / "run", **{**flags, "num_rounds": 40, "eval_every": 20})
+  first, *_, last = done.rows("k_3_epsilon_50/0")
   assert last["test_loss"] < first["test_loss"]
-  report = (path / "report.md").read_text()
+  report = done.report
   assert "610 weights of a network with 8 hidden units" in report
   assert "This run's updates may expand" in report
 

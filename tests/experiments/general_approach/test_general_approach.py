@@ -2,10 +2,8 @@
 whole and resumed.
 """
 
-import contextlib
 import dataclasses
-import io
-import json
+import functools
 import math
 import types
 
@@ -19,7 +17,6 @@ from experiments.general_approach import report as general_approach_report
 from experiments.general_approach import tutorials, two_vectors
 from experiments.general_approach.queries import make_groups, make_query
 from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.options import resolve
 from experiments.runner.reports.statistics import Interval
 from experiments.runner.reports.tables import epsilon
@@ -28,8 +25,10 @@ from jdp.events import GaussianSum, GroupedSums, Round
 from jdp.events.base import NO_NUMBER
 from jdp.federated.iterative import record_like
 from jdp.federated.runs import training
+from tests.experiments import runs
 
 EXPERIMENT = general_approach.EXPERIMENT
+run = functools.partial(runs.run, EXPERIMENT)
 Z = 1.3
 TINY = {"num_rounds": 4, "eval_every": 2, "batch_size": 40, "chunk_size": 4, "noise_multiplier": Z}
 SEPARATE = ("proportional", "dimension", "given")
@@ -40,13 +39,6 @@ def prepared(**given):
   task = general_approach.load_groups_task(options)
   shapes = jax.eval_shape(task.init, jax.random.key(0))
   return options, task, make_groups(options, shapes), record_like(shapes)
-
-
-def run(path, *, resume=False, **given):
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return out.getvalue()
 
 
 def event_of(query, record, evaluate=jax.eval_shape):
@@ -220,12 +212,12 @@ def test_a_part_of_a_tutorial_stands_beside_the_whole():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
   path = tmp_path_factory.mktemp("general_approach") / "run"
-  return path, run(path, runs=("joint", "none", "user", "clipped"), noise_seed=3, **TINY)
+  return run(path, runs=("joint", "none", "user", "clipped"), noise_seed=3, **TINY)
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
-  path, out = finished
-  content = json.loads((path / "results.json").read_text())
+  path, out, _ = finished
+  content = finished.results
   assert [row["setting"] for row in content["summary"]] == ["joint", "none", "user", "clipped"]
   for name in ("none", "clipped"):
     assert (
@@ -235,7 +227,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
   for row, number in zip(content["summary"][:3:2], (1437, 143), strict=True):
     said = f"taking as public what was computed from the protected data: N = {number} units."
     assert said in out
-    assert said in (path / "report.md").read_text()
+    assert said in finished.report
     spent = ledger.load(path / row["setting"] / "0" / "ledger.jsonl")
     assert len(spent) == TINY["num_rounds"]
     assert row["central"]["epsilon"] == accounting.epsilon(spent, 1e-5)
@@ -254,8 +246,7 @@ def test_results_follow_from_ledgers_and_metrics(finished):
 
 
 def test_the_report_says_what_was_guaranteed_and_how_noise_was_divided(finished):
-  path, _ = finished
-  report = (path / "report.md").read_text()
+  report = finished.report
   for text in (
     "per user (add/remove), against whoever sees the models",
     "per example (add/remove)",
@@ -268,7 +259,7 @@ def test_the_report_says_what_was_guaranteed_and_how_noise_was_divided(finished)
     if line.startswith("| proportional, users") and "1.41" in line
   )
   assert line.rstrip(" |").endswith(f"{Z}")
-  assert (path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
+  assert (finished.path / "accuracy_over_rounds.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("rounds", "cell"), [(0, "none"), (4, "62.5 %")])
@@ -280,7 +271,6 @@ def test_what_was_never_released_is_not_shown_as_a_released_accuracy(rounds, cel
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeypatch):
-  whole, _ = finished
   path, advance = tmp_path / "run", training._advance
 
   def die_in_the_second_block(run, state, *rounds):
@@ -297,7 +287,8 @@ def test_an_interrupted_run_resumes_to_the_same_bits(finished, tmp_path, monkeyp
   run(path, resume=True)
   # also the first run of the whole sweep
   for name in ("params.npz", "metrics.jsonl", "ledger.jsonl"):
-    assert (path / "joint/0" / name).read_bytes() == (whole / "joint/0" / name).read_bytes()
+    one, other = ((folder / "joint/0" / name).read_bytes() for folder in (path, finished.path))
+    assert one == other
 
 
 @pytest.mark.parametrize(
@@ -328,4 +319,4 @@ def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, messa
 
 def test_discrete_noise_is_refused_where_a_records_owner_could_leave(tmp_path):
   with pytest.raises(ValueError, match="fixed_size or shuffled with --runs=discrete, got poisson"):
-    launch.prepare(EXPERIMENT, {"runs": ("discrete",)}, Location(path=str(tmp_path / "run")))
+    runs.prepare(EXPERIMENT, tmp_path / "run", runs=("discrete",))

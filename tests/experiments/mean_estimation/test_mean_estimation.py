@@ -6,7 +6,6 @@ import dataclasses
 import math
 import re
 
-import absl.logging
 import jax
 import numpy as np
 import pytest
@@ -16,15 +15,14 @@ from experiments.mean_estimation import __main__ as binary
 from experiments.mean_estimation import location_sgd, mirror_descent, sgd_asymptotics
 from experiments.mean_estimation.gradients import gradients
 from experiments.mean_estimation.report import agrees, split_part
-from experiments.runner import files, launch
+from experiments.runner import files
 from experiments.runner.estimators import ESTIMATORS, expected_error, report_bytes
-from experiments.runner.launch import Location
 from experiments.runner.reports.statistics import Interval
 from jdp.accounting.local.separated import best_split
 from jdp.mechanisms.registry import Setting
+from tests.experiments import runs
 from tests.helpers.statistical import assert_proportion
 
-EXPERIMENT = binary.EXPERIMENT
 SMALL = {
   "task": ("error",),
   "epsilons": (4.0,),
@@ -35,21 +33,16 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-  absl.logging.set_verbosity(absl.logging.ERROR)
-
-
 @pytest.fixture
 def one_device(monkeypatch):
   """Sums on one device: four take longer to compile for, and change only the order of summation."""
   monkeypatch.setattr(binary, "client_mesh", lambda: None)
 
 
-def run(tmp_path, *, resume=False, **given):
-  path = tmp_path / "run"
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return (path / "report.md").read_text(), files.read_rows(path / "results.jsonl")
+def run(tmp_path, **given):
+  """The report, and the rows that were measured."""
+  finished = runs.run(binary.EXPERIMENT, tmp_path / "run", **given)
+  return finished.report, files.read_rows(finished.path / "results.jsonl")
 
 
 def options(**changes):
@@ -214,11 +207,9 @@ def test_the_best_split_is_the_best_of_the_table_and_as_measured():
 
 def test_averaged_sgd_has_the_covariance_of_the_theory():
   """1,500 runs: variances 30 % too large, or without the mechanism's part, are told apart."""
-  release, steps, count = (
-    sgd_asymptotics.releases()["PrivUnit 4 + ScalarDP 4"],
-    sgd_asymptotics.Steps(1000),
-    1500,
-  )
+  release = sgd_asymptotics.releases()["PrivUnit 4 + ScalarDP 4"]
+  steps = sgd_asymptotics.Steps(1000)
+  count = 1500
   run = jax.jit(lambda key: sgd_asymptotics.averages(key, release.mechanism, steps, count))
   squares = np.asarray(run(jax.random.key(0)), float) ** 2
   expected = sgd_asymptotics.covariance(release.noise(), steps)

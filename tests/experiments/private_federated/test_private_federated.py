@@ -1,7 +1,6 @@
 """The experiment of private federated learning from end to end; then killed and resumed."""
 
-import contextlib
-import io
+import functools
 import json
 import math
 import os
@@ -10,7 +9,6 @@ import re
 import subprocess
 import sys
 import types
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,10 +24,12 @@ from experiments.runner.runs import sweep
 from jdp import accounting, ledger
 from jdp.events import GaussianSum, LocalRelease, NonPrivate, Round
 from jdp.guarantees import ApproxDP
+from tests.experiments import runs
 from tests.helpers.compilations import compilations
 
 ROOT = pathlib.Path(__file__).parents[3]
 EXPERIMENT = private_federated.EXPERIMENT
+run = functools.partial(runs.run, EXPERIMENT)
 TINY = {
   "num_rounds": 5,
   "eval_every": 2,
@@ -41,45 +41,27 @@ DELTA = 143**-1.1
 LINE = r"run \d+ of \d+, \S+/\d: round \d+/5(, test accuracy \S+)?(, central epsilon \S+)?"
 
 
-class Finished(NamedTuple):
-  path: pathlib.Path
-  out: str
-  err: str
-  compilations: list[str]
-
-
 def resolve(**given):
   return launch.options.resolve(
     private_federated.PrivateFederatedOptions, {"noise_multiplier": 1.0, **given}
   )
 
 
-def run(path, *, resume=False, **given):
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path), resume=resume)))
-  return Finished(path, out.getvalue(), err.getvalue(), [])
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+  """A run of three settings, twice each, and the names of its programs."""
+  path = tmp_path_factory.mktemp("private_federated") / "run"
+  with compilations() as names:
+    return run(path, epsilon_directions=(8.0,), seeds=2, **TINY), names
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-  """A run of three settings, twice each."""
-  path = tmp_path_factory.mktemp("private_federated") / "run"
-  with compilations() as names:
-    result = run(path, epsilon_directions=(8.0,), seeds=2, **TINY)
-  return result._replace(compilations=names)
+def finished(compiled):
+  return compiled[0]
 
 
-def results(path):
-  return json.loads((path / "results.json").read_text())
-
-
-def rows(path, name):
-  return [json.loads(line) for line in (path / name / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_rounds_are_compiled_once_for_a_setting(finished):
-  assert sum("several_rounds" in name for name in finished.compilations) == 3
+def test_rounds_are_compiled_once_for_a_setting(compiled):
+  assert sum("several_rounds" in name for name in compiled[1]) == 3
 
 
 @pytest.mark.parametrize(
@@ -94,7 +76,7 @@ def test_ledgers_hold_every_round_once(finished, setting, kinds, seed):
 
 
 def test_results_follow_from_ledgers_and_metrics(finished):
-  content = results(finished.path)
+  content = finished.results
   assert content["not_private"] == ["the models of baseline 'none' were trained without privacy"]
   assert content["flags"]["num_rounds"] == 5
   assert [(result["setting"], result["seed"]) for result in content["runs"]] == [
@@ -102,8 +84,8 @@ def test_results_follow_from_ledgers_and_metrics(finished):
   ]
   for result in content["runs"]:
     name = f"{result['setting']}/{result['seed']}"
-    assert [row["round"] for row in rows(finished.path, name)] == [0, 2, 4, 5]
-    assert result["metrics"] == rows(finished.path, name)[-1]
+    assert [row["round"] for row in finished.rows(name)] == [0, 2, 4, 5]
+    assert result["metrics"] == finished.rows(name)[-1]
     spent = accounting.epsilon(
       ledger.load(finished.path / name / "ledger.jsonl"), DELTA, observer="model"
     )
@@ -121,9 +103,7 @@ def test_the_parameters_are_the_last_rows(finished):
     with np.load(finished.path / setting / "1" / "params.npz") as file:
       params = {name: jax.numpy.asarray(file[name]) for name in file.files}
     accuracy = float(task.evaluate(params)["test_accuracy"])
-    assert accuracy == pytest.approx(
-      rows(finished.path, f"{setting}/1")[-1]["test_accuracy"], abs=1e-6
-    )
+    assert accuracy == pytest.approx(finished.rows(f"{setting}/1")[-1]["test_accuracy"], abs=1e-6)
 
 
 def test_repetitions_differ(finished):
@@ -271,7 +251,7 @@ def test_errors_are_those_of_an_average(noise_multiplier, baselines):
 
 
 def test_the_report_says_what_was_guaranteed_to_whom(finished):
-  report = (finished.path / "report.md").read_text()
+  report = finished.report
   book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
   spent = accounting.epsilon(book, DELTA, observer="model")
   central = ApproxDP(spent, DELTA, relation="add_remove", unit="user", observer="model")
@@ -296,7 +276,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
   assert f"\n- jax: {jax.__version__}\n" in report
   assert "NOT PRIVATE" not in report + finished.out
   assert book.caveats == ()
-  accuracy = results(finished.path)["summary"][2]["test_accuracy"]
+  accuracy = finished.results["summary"][2]["test_accuracy"]
   cells = [epsilon(spent), f"{100 * accuracy['mean']:.1f} % ± {100 * accuracy['half_width']:.1f}"]
   for table in (report, finished.out):
     row = next(line for line in table.splitlines() if line.startswith("| local ε₁ = 8"))
@@ -305,7 +285,7 @@ def test_the_report_says_what_was_guaranteed_to_whom(finished):
 
 
 def test_the_report_says_how_tight_epsilons_are_and_what_an_attacker_gains(finished):
-  report = (finished.path / "report.md").read_text()
+  report = finished.report
   part = report.partition("## What an attacker gains")[2].partition("\n## ")[0]
   assert "no privacy" not in part  # no table row, as there is no guarantee
   book = ledger.load(finished.path / "local_8/0/ledger.jsonl")
@@ -339,7 +319,7 @@ def test_what_lies_in_the_work_directory(finished):
   for name in pictures:
     assert (finished.path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert (finished.path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-    assert f"({name}.png)" in (finished.path / "report.md").read_text()
+    assert f"({name}.png)" in finished.report
   assert not finished.path.with_name("run.secret").exists()
 
 
@@ -402,17 +382,14 @@ def test_runs_that_are_not_private_say_so(tmp_path):
   flags = {**TINY, "num_rounds": 2, "epsilon_directions": (), "baselines": ("central",)}
   flags |= {"local_training": "sgd", "server_optimizer": "momentum"}
   loud = run(tmp_path / "a", noise_seed=3, diagnostics=True, **flags)
-  for text in (loud.out, (tmp_path / "a/report.md").read_text()):
+  for text in (loud.out, loud.report):
     assert text.count("NOT PRIVATE") == 2
     assert "--noise_seed=3" in text
-  assert len(results(tmp_path / "a")["not_private"]) == 2
-  for made in results(tmp_path / "a")["runs"]:
+  assert len(loud.results["not_private"]) == 2
+  for made in loud.results["runs"]:
     (caveat,) = ledger.load(tmp_path / f"a/central/{made['seed']}/ledger.jsonl").caveats
     assert made["not_private"] == [caveat]
-  (row,) = (
-    json.loads(line)
-    for line in (tmp_path / "a/central/0/diagnostics.jsonl").read_text().splitlines()
-  )
+  (row,) = loud.rows("central/0", "diagnostics")
   assert set(row) == {"round", "cohort_size", "update_norm", "release_norm"}
   run(tmp_path / "b", noise_seed=3, diagnostics=True, **flags)
   assert (tmp_path / "a/central/0/params.npz").read_bytes() == (
@@ -423,14 +400,14 @@ def test_runs_that_are_not_private_say_so(tmp_path):
 def test_mirror_descent_with_releases_bounded_by_coordinate(tmp_path):
   """Each coordinate of an average is then of one size at most, and steps move few weights far."""
   flags = {**TINY, "num_rounds": 2, "baselines": (), "epsilon_directions": (8.0,), "seeds": 1}
-  run(
+  found = run(
     tmp_path / "run",
     direction_mechanism="priv_unit_linf",
     server_optimizer="mirror",
     noise_seed=3,
     **flags,
   )
-  (row,) = results(tmp_path / "run")["runs"]
+  (row,) = found.results["runs"]
   assert row["rounds"] == 2
   with np.load(tmp_path / "run/local_8/0/params.npz") as arrays:
     moved = np.sort(np.abs(np.concatenate([arrays[name].ravel() for name in arrays])))[::-1]
@@ -440,7 +417,7 @@ def test_mirror_descent_with_releases_bounded_by_coordinate(tmp_path):
 
 def test_a_budget_stops_private_runs_only(tmp_path):
   stopped = run(tmp_path / "run", epsilon_directions=(), max_epsilon=0.8, seeds=1, **TINY)
-  none, central = results(tmp_path / "run")["runs"]
+  none, central = stopped.results["runs"]
   assert (none["rounds"], none["stopped"], central["stopped"]) == (5, False, True)
   assert 0 < central["rounds"] < 5
   book = ledger.load(tmp_path / "run/central/0/ledger.jsonl")

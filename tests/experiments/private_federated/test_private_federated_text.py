@@ -2,17 +2,15 @@
 is refused.
 """
 
-import json
-
 import jax
 import pytest
 
 from experiments.private_federated import __main__ as private_federated
 from experiments.runner import launch
-from experiments.runner.launch import Location
 from experiments.runner.runs.workdir import Workdir
 from jdp import ledger
 from jdp.events import LocalRelease, Round
+from tests.experiments import runs
 from tests.experiments.texts import WORDS, write_users
 
 EXPERIMENT = private_federated.EXPERIMENT
@@ -35,9 +33,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(folder, tmp_path_factory):
   path = tmp_path_factory.mktemp("private_federated") / "run"
-  given = {**TINY, "data_dir": folder, "baselines": ("none",), "epsilon_directions": (500.0,)}
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(path))))
-  return path
+  given = {"data_dir": folder, "baselines": ("none",), "epsilon_directions": (500.0,)}
+  return runs.run(EXPERIMENT, path, **TINY, **given)
 
 
 def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
@@ -45,16 +42,14 @@ def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
     private_federated.PrivateFederatedOptions, {**TINY, "data_dir": folder}
   )
   # The start that the run has kept.
-  task = private_federated.load_problem(options).completed(Workdir(finished))
+  task = private_federated.load_problem(options).completed(Workdir(finished.path))
   start = float(task.evaluate(task.init(jax.random.key(0)))["accuracy_top1"])
   assert start > 2 / len(WORDS)  # more than the two likeliest words
   for setting in ("none", "local_500"):
-    first, last = (
-      json.loads(line) for line in (finished / setting / "0/metrics.jsonl").read_text().splitlines()
-    )
+    first, last = finished.rows(f"{setting}/0")
     assert (first["round"], first["accuracy_top1"]) == (0, pytest.approx(start))
     assert last["round"] == 1
-  lines = (finished / "report.md").read_text().splitlines()
+  lines = finished.report.splitlines()
   header, before = (
     next(line for line in lines if line.startswith(f"| {name}")).split("|")
     for name in ("run", "before")
@@ -68,26 +63,25 @@ def test_all_rows_begin_with_the_model_of_the_public_text(finished, folder):
 
 
 def test_the_report_says_what_one_user_is(finished):
-  guaranteed = (finished / "report.md").read_text().split("## What was guaranteed\n\n")[1]
+  guaranteed = finished.report.split("## What was guaranteed\n\n")[1]
   assert guaranteed.startswith("**One user is a piece of 60 consecutive tokens")
 
 
 def test_a_language_model_is_released_as_a_classifier_is(finished):
-  content = json.loads((finished / "results.json").read_text())
-  none, local = content["summary"]
+  none, local = finished.results["summary"]
   assert (none["central"], none["local"]) == (None, None)
-  spent = ledger.load(finished / "local_500/0/ledger.jsonl")
+  spent = ledger.load(finished.path / "local_500/0/ledger.jsonl")
   assert [type(event) for event in spent] == [Round, LocalRelease]
   assert local["release"]["direction"] == pytest.approx(500, abs=1e-6)
   assert 0 <= local["accuracy_top1"]["mean"] <= 1
 
 
 def test_the_report_is_about_words(finished):
-  report = (finished / "report.md").read_text()
+  report = finished.report
   parts = ("## Head words", "(head_words.png)", "## The three likeliest next words")
   for text in ("| AccuracyTop1 |", "LSTM with tied embeddings", *parts):
     assert text in report
-  assert (finished / "head_words.png").exists()
+  assert (finished.path / "head_words.png").exists()
   assert "test accuracy" not in report
   assert "1710.06963" not in report  # Its published table belongs to another experiment.
 
@@ -117,5 +111,5 @@ def test_the_report_is_about_words(finished):
 )
 def test_bad_flags_are_refused_before_anything_is_written(tmp_path, given, message):
   with pytest.raises(ValueError, match=message):
-    launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run")))
+    runs.prepare(EXPERIMENT, tmp_path / "run", **given)
   assert list(tmp_path.iterdir()) == []

@@ -2,33 +2,25 @@
 mechanism lied.
 """
 
-import json
 import math
 import re
 import types
 
-import absl.logging
 import numpy as np
 import pytest
 
 from experiments.reconstruction import __main__ as binary
 from experiments.reconstruction import images, spheres
 from experiments.reconstruction.spheres import Case, measure
-from experiments.runner import launch
 from experiments.runner.estimators import ESTIMATORS
-from experiments.runner.launch import Location
 from jdp import mechanisms
 from jdp.accounting.local import priv_unit, reconstruction
 from jdp.guarantees import PureDP
+from tests.experiments import runs
 from tests.helpers import statistical
 
 EXPERIMENT = binary.EXPERIMENT
 TRIALS = 10_000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-  absl.logging.set_verbosity(absl.logging.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +103,8 @@ def test_the_whole_report(tmp_path):
     "cnn_steps": 2,
   }
   given |= {"task": ("bound", "spheres", "images", "cnn")}
-  launch.execute(launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run"))))
-  report = (tmp_path / "run" / "report.md").read_text()
+  finished = runs.run(EXPERIMENT, tmp_path / "run", **given)
+  report = finished.report
   assert re.search(r"^\| 784 +\| 1 +\| 3.4655e-51 +\| 109.281", report, re.M)
   exact = float(re.search(r"relative error of at most (\S+)\.", report).group(1))
   assert exact < 1e-5
@@ -135,7 +127,7 @@ def test_the_whole_report(tmp_path):
   bases = {line[1]: line[3:7] for line in lines if len(line) == 8 and "%" in line[3]}
   assert [cell[:7] for cell in bases["no privacy"]] == ["100.0 %"] * 4
   assert bases["separated"][0] == cells["separated", "one release", "public"][0]
-  kept = json.loads((tmp_path / "run" / "results.json").read_text())
+  kept = finished.results
   (exact_row, private_row) = kept["images.jsonl"]
   assert exact_row["views"][1]["successes"] == {"dct": [60, 60], "haar": [60, 60]}
   assert private_row["epsilon"] == 64.0
@@ -155,4 +147,4 @@ def test_the_whole_report(tmp_path):
 )
 def test_wrong_options_are_refused(tmp_path, given, message):
   with pytest.raises(ValueError, match=message):
-    launch.prepare(EXPERIMENT, given, Location(path=str(tmp_path / "run")))
+    runs.prepare(EXPERIMENT, tmp_path / "run", **given)

@@ -13,6 +13,7 @@ from experiments.runner import launch
 from experiments.runner.problems import images
 from jdp import data
 from jdp.data.datasets import Dataset
+from tests.experiments import runs
 
 MODELS = """
 import flax.linen as nn
@@ -166,19 +167,15 @@ SOURCE = {"dataset": "source", "examples_per_user": 2, "cohort_size": 5}
 RUNS = {"runs": ("private",), "num_rounds": 6, "eval_every": 2, "seeds": 1, "noise_seed": 3}
 
 
-def run(experiment, workdir, *, resume=False, **given):
-  launch.execute(launch.prepare(experiment, given, launch.Location(path=workdir, resume=resume)))
-
-
 def test_a_source_of_ones_own_is_read_and_when_it_fails_the_run_goes_on(own):
   experiment = importlib.import_module("experiments.dp_fedavg.__main__").EXPERIMENT
-  run(experiment, "whole", source="own_sources:users", **SOURCE, **RUNS)
+  runs.run(experiment, own / "whole", source="own_sources:users", **SOURCE, **RUNS)
   with pytest.raises(ValueError, match="got OSError from it; mend it"):
-    run(experiment, "mended", source="own_sources:failing", **SOURCE, **RUNS)
+    runs.run(experiment, own / "mended", source="own_sources:failing", **SOURCE, **RUNS)
   module = own / "own_sources.py"
   module.write_text(module.read_text().replace("if self.reads > 40", "if False"))
   sys.modules.pop("own_sources")
-  run(experiment, "mended", resume=True)
+  runs.run(experiment, own / "mended", resume=True)
   whole, mended = (
     [np.load(path) for path in sorted((own / name).rglob("params.npz"))]
     for name in ("whole", "mended")
