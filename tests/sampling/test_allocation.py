@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
-from jdp.events import GaussianSum, RandomAllocation, Round
-from jdp.ledger import Ledger
 from jdp.sampling import random_allocation
 from jdp.sampling.base import integers_below
 from tests.helpers import statistical
@@ -65,35 +62,6 @@ def test_integers_below_a_traced_bound_are_uniform(key):
   bound = 3 * 2**29
   small = int(np.sum(np.asarray(draw(keys[2], jnp.int32(bound))) < bound // 2))
   statistical.assert_proportion(small, 30_000, 0.5, catches=0.54)
-
-
-def test_sizes_are_binomial_and_overflow_as_often_as_the_event_says(key):
-  sampler = random_allocation(50, 8, 2, capacity=16)
-  sizes = jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[0].size))(
-    jax.random.split(key, 20_000)
-  )
-  law = stats.binom(50, 1 / 4)
-  assert sampler.event(sampler.init()).overflow_probability == pytest.approx(law.sf(16), rel=1e-9)
-  top = np.arange(17) == 16
-  wrong = stats.binom(50, 0.26)
-  statistical.assert_frequencies(
-    np.bincount(sizes, minlength=17),
-    law.pmf(np.arange(17)) + top * law.sf(16),
-    catches=wrong.pmf(np.arange(17)) + top * wrong.sf(16),
-  )
-
-
-def test_events_tell_where_epochs_start(key):
-  sampler = random_allocation(10, 3, 2)
-
-  def step(state, key):
-    event = Round(sampler.event(state), GaussianSum(1.0, 1.0))
-    return sampler.sample(key, state)[1], event
-
-  _, events = jax.lax.scan(step, sampler.init(), jax.random.split(key, 7))
-  sampled = [event.sampling for event in Ledger().append(events)]
-  assert [event.starts_epoch for event in sampled] == [n % 3 == 0 for n in range(7)]
-  assert sampled[1] == RandomAllocation(3, 2, False, 0.0, 10)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from jdp.events import CyclicPoissonSampling, MinSeparationSampling
 from jdp.random import draws
 from jdp.sampling import cyclic_poisson, groups_by_identity, min_separation
 from tests.helpers import statistical
+from tests.helpers.samples import run as consecutive
 
 NAMES = [f"user {number}" for number in range(40)]
 
@@ -25,11 +26,7 @@ def key():
 def run(sampler, keys):
   """The samples of a run, stacked, and the members of each round."""
 
-  def step(state, key):
-    sample, state = sampler.sample(key, state)
-    return state, sample
-
-  _, samples = jax.jit(lambda keys: jax.lax.scan(step, sampler.init(), keys))(keys)
+  samples, _, _ = consecutive(sampler, keys)
   rows = zip(np.asarray(samples.indices), np.asarray(samples.weights), strict=True)
   return samples, [indices[weights > 0].tolist() for indices, weights in rows]
 

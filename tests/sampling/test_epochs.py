@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from jdp import accounting
-from jdp.events import BallsInBins, GaussianSum, Round, ShuffledBatches
+from jdp.events import BallsInBins, GaussianSum, RandomAllocation, Round, ShuffledBatches
 from jdp.ledger import Ledger
-from jdp.sampling import balls_in_bins, base, epochs, shuffled
+from jdp.sampling import allocation, balls_in_bins, base, epochs, random_allocation, shuffled
 from tests.helpers import statistical
 from tests.helpers.samples import membership, run
 
@@ -81,7 +81,9 @@ def test_batches_filled_exactly_are_charged_for_the_one_that_a_removed_record_le
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=NAMES)
+@pytest.mark.parametrize(
+  "sampler", [*SAMPLERS, random_allocation(10, 3, 2)], ids=[*NAMES, "allocation"]
+)
 def test_events_tell_where_epochs_start(key, sampler):
   def step(state, key):
     event = Round(sampler.event(state), GaussianSum(1.0, 1.0))
@@ -103,6 +105,8 @@ def test_events_hold_what_is_public():
   )
   event = balls_in_bins(10, 3, capacity=4).event(epochs.EpochState(None, 0))
   assert event == BallsInBins(3, True, stats.binom(10, 1 / 3).sf(4), 10)
+  event = random_allocation(10, 3, 2).event(allocation.AllocationState(None, 1))
+  assert event == RandomAllocation(3, 2, False, 0.0, 10)
 
 
 def test_the_kept_partial_batch_is_padded(key):
@@ -112,20 +116,18 @@ def test_the_kept_partial_batch_is_padded(key):
   assert samples.size.tolist() == [4, 4, 2]
 
 
-UNIFORM = np.full(24, 1 / 24)
-LESS_OF_ONE = np.append(np.full(23, (1 - 0.027) / 23), 0.027)
-
-
-def orders(rows):
-  """How often each order of four records came up."""
+def assert_orders_are_uniform(key):
+  """Of four records; one that comes in .027 of all cases, instead of .042, is caught."""
   places = {order: place for place, order in enumerate(itertools.permutations(range(4)))}
-  return np.bincount([places[tuple(row)] for row in rows.tolist()], minlength=24)
+  rows = assignments(shuffled(4, 1), jax.random.split(key, 24_000))
+  counts = np.bincount([places[tuple(row)] for row in rows.tolist()], minlength=24)
+  less_of_one = np.append(np.full(23, (1 - 0.027) / 23), 0.027)
+  statistical.assert_frequencies(counts, np.full(24, 1 / 24), catches=less_of_one)
 
 
 @pytest.mark.slow
 def test_every_order_is_as_likely_as_any_other(key):
-  counts = orders(assignments(shuffled(4, 1), jax.random.split(key, 24_000)))
-  statistical.assert_frequencies(counts, UNIFORM, catches=LESS_OF_ONE)
+  assert_orders_are_uniform(key)
 
 
 def test_orders_stay_uniform_where_words_are_often_equal(key, monkeypatch):
@@ -134,8 +136,7 @@ def test_orders_stay_uniform_where_words_are_often_equal(key, monkeypatch):
     return word & np.uint32(1), (word >> 1) & np.uint32(3)
 
   monkeypatch.setattr(base, "words", coarse)
-  counts = orders(assignments(shuffled(4, 1), jax.random.split(key, 24_000)))
-  statistical.assert_frequencies(counts, UNIFORM, catches=LESS_OF_ONE)
+  assert_orders_are_uniform(key)
 
 
 def test_picks_are_uniform_and_independent(key):
@@ -148,17 +149,19 @@ def test_picks_are_uniform_and_independent(key):
     statistical.assert_uncorrelated(((picks == bin_number) - 0.2) / 0.4, catches=0.07)
 
 
-def test_sizes_of_bins_are_binomial_and_overflow_as_often_as_the_event_says(key):
-  sampler = balls_in_bins(50, 4, capacity=16)
+@pytest.mark.parametrize(
+  "sampler",
+  [balls_in_bins(50, 4, capacity=16), random_allocation(50, 8, 2, capacity=16)],
+  ids=["bins", "allocation"],
+)
+def test_sizes_are_binomial_and_overflow_as_often_as_the_event_says(key, sampler):
   sizes = jax.jit(jax.vmap(lambda key: sampler.sample(key, sampler.init())[0].size))(
     jax.random.split(key, 20_000)
   )
-  law = stats.binom(50, 1 / 4)
+  sizes_up_to = np.arange(17)
+  law, other = stats.binom(50, 1 / 4), stats.binom(50, 0.26)
   assert sampler.event(sampler.init()).overflow_probability == pytest.approx(law.sf(16), rel=1e-9)
-  expected = law.pmf(np.arange(17)) + (np.arange(17) == 16) * law.sf(16)
-  wrong = stats.binom(50, 0.26).pmf(np.arange(17)) + (np.arange(17) == 16) * stats.binom(
-    50, 0.26
-  ).sf(16)
+  expected, wrong = (d.pmf(sizes_up_to) + (sizes_up_to == 16) * d.sf(16) for d in (law, other))
   statistical.assert_frequencies(np.bincount(sizes, minlength=17), expected, catches=wrong)
 
 
