@@ -7,6 +7,7 @@ them passes for want of reports.
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,13 @@ def test_estimate_keeps_the_shape_and_is_float32(case):
   estimate = jax.eval_shape(mechanism.privatize, jax.random.key(0), value)
   assert estimate.shape == value.shape
   assert estimate.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name", [name for name, own in MECHANISMS.items() if own.shape])
+def test_a_batch_in_place_of_a_value_is_refused(name):
+  mechanism = MECHANISMS[name]
+  with pytest.raises(ValueError, match=rf"shape {re.escape(str(mechanism.shape))}.*vmap over a"):
+    jax.eval_shape(mechanism.privatize, jax.random.key(0), jnp.zeros((2, *mechanism.shape)))
 
 
 @pytest.mark.slow

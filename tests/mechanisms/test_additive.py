@@ -198,8 +198,3 @@ def test_bad_arguments_are_refused(factory, epsilon, sensitivity):
 def test_bad_gaussians_are_refused(stddev, sensitivity):
   with pytest.raises(ValueError, match="Expected"):
     gaussian(stddev, sensitivity, 1e-5)
-
-
-def test_values_of_another_shape_are_refused():
-  with pytest.raises(ValueError, match="vmap over a batch"):
-    laplace(1.0, 1.0, shape=(3,)).privatize(jax.random.key(0), jnp.zeros((2, 3)))

@@ -3,7 +3,6 @@
 import functools
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,8 +85,3 @@ def test_longer_vectors_release_as_the_radius():
 def test_bad_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="Expected"):
     hemisphere(*arguments)
-
-
-def test_values_of_another_shape_are_refused():
-  with pytest.raises(ValueError, match="vmap over a batch"):
-    hemisphere(DIM, 1.0).privatize(jax.random.key(0), jnp.zeros((2, DIM)))
