@@ -14,21 +14,20 @@ from scipy import stats
 from jdp.accounting.local import scalar_dp as scalar
 from jdp.mechanisms import scalar_dp
 from tests.helpers import releases
+from tests.helpers.level_channel import exact_law
 
 FALSE_FAILURE_RATE = 1e-6
+
+
+def law_of_levels(epsilon, k, value):
+  return exact_law(epsilon, np.arange(k + 1) / k, value)
 
 
 def exact_moments(epsilon, k, value):
   """Mean and variance of the estimate for r_max = 1, from the definition of the channel, by
   enumeration.
   """
-  keep = math.exp(epsilon) / (math.exp(epsilon) + k)
-  x = k * value
-  low = min(math.floor(x), k - 1)
-  rounded = np.zeros(k + 1)
-  rounded[low], rounded[low + 1] = 1 - (x - low), x - low
-  channel = np.full((k + 1, k + 1), (1 - keep) / k) + np.eye(k + 1) * (keep - (1 - keep) / k)
-  law = rounded @ channel
+  law = law_of_levels(epsilon, k, value)
   a = (math.exp(epsilon) + k) / (math.exp(epsilon) - 1) / k
   b = k * (k + 1) / (2 * (math.exp(epsilon) + k))
   estimates = a * (np.arange(k + 1) - b)
@@ -101,13 +100,7 @@ def test_levels_have_the_law_of_the_channel(value):
   k = 4
 
   def p_value(epsilon):
-    keep = math.exp(epsilon) / (math.exp(epsilon) + k)
-    x = k * value
-    low = min(math.floor(x), k - 1)
-    rounded = np.zeros(k + 1)
-    rounded[low], rounded[low + 1] = 1 - (x - low), x - low
-    law = rounded * keep + (1 - rounded) * (1 - keep) / k
-    return stats.chisquare(observed, law * observed.sum()).pvalue
+    return stats.chisquare(observed, law_of_levels(epsilon, k, value) * observed.sum()).pvalue
 
   observed = np.bincount(levels(made(2.0, 1.0, num_levels=k), value), minlength=k + 1)
   assert p_value(2.0) > FALSE_FAILURE_RATE

@@ -11,18 +11,9 @@ import pytest
 from jdp.accounting.local import scalar_dp
 from jdp.mechanisms import scalar_rel_dp
 from tests.helpers import releases, statistical
+from tests.helpers.level_channel import exact_law
 
 CASES = [(0.1, 2), (2.0, 3), (8.0, 9)]
-
-
-def exact_law(epsilon, levels, value):
-  """P(reported level | value), from the definition of the channel."""
-  k = len(levels) - 1
-  low = next(i for i in range(k) if value <= levels[i + 1])
-  share = (value - levels[low]) / (levels[low + 1] - levels[low])
-  rounded = np.zeros(k + 1)
-  rounded[low], rounded[low + 1] = 1 - share, share
-  return (rounded * (math.exp(epsilon) - 1) + 1) / (math.exp(epsilon) + k)
 
 
 @pytest.mark.parametrize(("epsilon", "k"), CASES)
