@@ -106,19 +106,13 @@ def test_lines_in_a_pipe_and_a_bar_on_a_terminal(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_train_calls_them(tmp_path):
-  import optax
+  from jdp import queries
+  from jdp.federated import train
+  from tests.helpers.toy_rounds import towards_own_values
 
-  from jdp import queries, sampling
-  from jdp.federated import add_updates, rounds, train
-
-  sampler = sampling.poisson(20, 0.5)
-  mean = queries.average(queries.gaussian_sum(1.0, 1.0), sampler.expected_size)
-  algorithm = rounds(
-    lambda keys, value, own: (own - value, {}),
-    mean, sampler, add_updates(optax.sgd(0.5)), relation="add_remove",
-  )  # fmt: skip
   train(
-    algorithm, jax.numpy.float32(0), jax.numpy.ones(20), num_rounds=4, evaluate_every=2,
+    towards_own_values(queries.gaussian_sum(1.0, 1.0), 20),
+    jax.numpy.float32(0), jax.numpy.ones(20), num_rounds=4, evaluate_every=2,
     callbacks=[callbacks.csv_file(tmp_path / "metrics.csv")], delta=1e-5,
     evaluate=lambda value: {"error": abs(value - 1)},
   )  # fmt: skip

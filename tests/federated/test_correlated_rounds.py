@@ -27,6 +27,8 @@ from jdp.federated.engine.rounds import replicate
 from jdp.federated.engine.sharded import shard
 from jdp.random import binding, seeded_key
 from tests.helpers.processes import two_process_scripts, two_processes_correlated
+from tests.helpers.small_runs import InterruptedRunError
+from tests.helpers.toy_rounds import interrupt_at
 
 DELTA, ROUNDS, USERS = 1e-4, 9, 24
 CLIENTS = np.linspace(-1, 1, USERS * 3, dtype=np.float32).reshape(USERS, 3)
@@ -37,10 +39,6 @@ STRATEGIES = {
   "tree": lambda: mf.tree(ROUNDS),
   "banded": lambda: mf.banded_toeplitz(ROUNDS, 3),
 }
-
-
-class InterruptedRunError(Exception):
-  pass
 
 
 def client_fn(keys, params, own):
@@ -83,14 +81,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(name, tmp_path):
   arguments = {
     "noise_key": seeded_key(3), "data_key": seeded_key(4), "evaluate_every": 2, "delta": DELTA,
   }  # fmt: skip
-
-  def interrupt(progress):
-    if progress.round == 6:
-      raise InterruptedRunError  # before the checkpoint of the sixth round
-
   whole = train(own, PARAMS, CLIENTS, **arguments)
   with pytest.raises(InterruptedRunError):
-    train(own, PARAMS, CLIENTS, **arguments, workdir=tmp_path / "run", callbacks=(interrupt,))
+    train(own, PARAMS, CLIENTS, **arguments, workdir=tmp_path / "run", callbacks=(interrupt_at(6),))
   resumed = train(own, PARAMS, CLIENTS, **arguments, workdir=tmp_path / "run")
   jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
   assert whole.ledger == resumed.ledger

@@ -3,14 +3,15 @@
 import dataclasses
 
 import jax.numpy as jnp
-import optax
 import pytest
 
-from jdp import accounting, ledger, queries, sampling
+from jdp import accounting, ledger, queries
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.federated import add_updates, rounds, train
+from jdp.federated import train
 from jdp.numerics import vectors
 from jdp.queries.gaussian import add_noise, weighted
+from tests.helpers.small_runs import InterruptedRunError
+from tests.helpers.toy_rounds import interrupt_at, towards_own_values
 
 
 def adaptive_sum():
@@ -28,13 +29,7 @@ def adaptive_sum():
 
 
 def go(query=None, **options):
-  algorithm = rounds(
-    lambda keys, value, own: (own - value, {}),
-    queries.average(query or adaptive_sum(), 50.0),
-    sampling.poisson(100, 0.5),
-    add_updates(optax.sgd(0.5)),
-    relation="add_remove",
-  )
+  algorithm = towards_own_values(query or adaptive_sum(), 100)
   options = {"num_rounds": 60, "evaluate_every": 7, **options}
   return train(algorithm, jnp.float32(0), jnp.full(100, 0.7), **options)
 
@@ -124,24 +119,12 @@ def test_what_happened_before_counts():
   assert result.metrics[-1]["central_epsilon"] is None
 
 
-class KilledError(Exception):
-  pass
-
-
-def kill_after(round_):
-  def callback(progress):
-    if progress.round >= round_:
-      raise KilledError
-
-  return callback
-
-
 def test_a_run_keeps_to_the_budget_that_it_began_with(tmp_path):
   """Whoever may raise the budget after a look at the models has none."""
   begun = accounting.renyi_filter(3.0, 1e-5)
   options = {"num_rounds": 4, "evaluate_every": 1, "workdir": tmp_path / "run"}
-  with pytest.raises(KilledError):
-    go(privacy_filter=begun, callbacks=[kill_after(1)], **options)
+  with pytest.raises(InterruptedRunError):
+    go(privacy_filter=begun, callbacks=[interrupt_at(1)], **options)
   others = [
     accounting.renyi_filter(6.0, 1e-5),
     accounting.renyi_filter(3.0, 1e-4),
@@ -161,8 +144,8 @@ def test_a_run_keeps_to_the_budget_that_it_began_with(tmp_path):
 @pytest.mark.slow
 def test_a_run_without_a_filter_gets_none_later(tmp_path):
   options = {"num_rounds": 2, "evaluate_every": 1, "workdir": tmp_path / "run"}
-  with pytest.raises(KilledError):
-    go(queries.gaussian_sum(1.0, 6.0), callbacks=[kill_after(1)], **options)
+  with pytest.raises(InterruptedRunError):
+    go(queries.gaussian_sum(1.0, 6.0), callbacks=[interrupt_at(1)], **options)
   with pytest.raises(
     ValueError, match=r"was begun with, none, got a privacy_filter with epsilon 3"
   ):

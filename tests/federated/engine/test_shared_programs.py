@@ -7,19 +7,19 @@ from collections import OrderedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax import lax
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
-from jdp import mechanisms, queries, random, sampling
-from jdp.federated import add_updates, client_mesh, rounds
+from jdp import mechanisms, queries, random
+from jdp.federated import client_mesh
 from jdp.federated.engine import shared_programs
 from jdp.federated.engine.rounds import block_of_at_most
 from jdp.federated.engine.shared_programs import shared
 from jdp.numerics.compensated import float64
 from tests.helpers.compilations import compilations
+from tests.helpers.toy_rounds import towards_own_values
 
 X = np.linspace(0.1, 2.0, 8, dtype=np.float32)
 CLIENTS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)), jnp.float32)
@@ -34,14 +34,8 @@ def programs(monkeypatch):
   return kept
 
 
-def algorithm(stddev=2.0, clip_norm=0.5, rate=0.3, population=6):
-  return rounds(
-    lambda keys, value, own: (own - value, {}),
-    queries.average(queries.gaussian_sum(clip_norm, stddev), 3.0),
-    sampling.poisson(population, 0.5),
-    add_updates(optax.sgd(rate)),
-    relation="add_remove",
-  )
+def algorithm(stddev=2.0, clip_norm=0.5, rate=0.3):
+  return towards_own_values(queries.gaussian_sum(clip_norm, stddev), len(CLIENTS), rate=rate)
 
 
 def trained(made, compiled=None, clients=CLIENTS):

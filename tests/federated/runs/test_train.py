@@ -19,6 +19,8 @@ from jdp.federated.engine.rounds import replicate
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load, load_file
+from tests.helpers.small_runs import InterruptedRunError
+from tests.helpers.toy_rounds import interrupt_at
 
 CLIENTS = jnp.arange(12.0).reshape(6, 2)
 START, ROUNDS, DELTA = jnp.zeros(2), 7, 1e-5
@@ -156,10 +158,6 @@ def test_it_runs_without_anything_to_evaluate_or_diagnose():
   assert {progress.diagnostics for progress in seen} == {None}
 
 
-class InterruptedRunError(Exception):
-  pass
-
-
 @pytest.mark.optimised
 @pytest.mark.sweep
 @pytest.mark.parametrize("at", [3, 6])
@@ -173,19 +171,13 @@ def test_an_interrupted_run_goes_on_to_the_same_bits_and_counts_nothing_twice(tm
   }
   released = []
 
-  def interrupt(progress):
-    released.append((progress.round, np.asarray(progress.params).tolist()))
-    if progress.round == at:
-      raise InterruptedRunError
+  def note(progress):
+    released.append((progress.round, progress.params.tolist()))
 
   with pytest.raises(InterruptedRunError):
-    run(**own, workdir=tmp_path / "run", callbacks=[interrupt])
+    run(**own, workdir=tmp_path / "run", callbacks=[note, interrupt_at(at)])
   assert len(load(tmp_path / "run/ledger.jsonl")) == at
-  result = run(
-    **own,
-    workdir=tmp_path / "run",
-    callbacks=[lambda p: released.append((p.round, p.params.tolist()))],
-  )
+  result = run(**own, workdir=tmp_path / "run", callbacks=[note])
   assert len({str(values) for values in released}) == len({number for number, _ in released}) == 4
   assert len(result.ledger) == ROUNDS
   assert load(tmp_path / "run/ledger.jsonl") == result.ledger
@@ -213,13 +205,8 @@ def test_a_run_whose_key_is_lost_or_another_is_not_continued(tmp_path):
 def test_a_ledger_that_was_shortened_or_replaced_is_not_gone_on_with(tmp_path):
   """Also if what was kept beside the key is all that is newer: an older folder was restored."""
   ledger = tmp_path / "run/ledger.jsonl"
-
-  def interrupt(progress):
-    if progress.round == 6:
-      raise InterruptedRunError
-
   with pytest.raises(InterruptedRunError):
-    run(workdir=tmp_path / "run", callbacks=[interrupt])
+    run(workdir=tmp_path / "run", callbacks=[interrupt_at(6)])
   whole = ledger.read_bytes()
   lines = whole.splitlines(keepends=True)
   for kept in range(len(lines)):

@@ -26,6 +26,8 @@ from jdp.federated import (
 )
 from jdp.federated.iterative import initial_values
 from jdp.models.batch_norm import without_statistics
+from tests.helpers.small_runs import InterruptedRunError
+from tests.helpers.toy_rounds import interrupt_at
 
 USERS, ROUNDS, STOP = 6, 4, 2
 _rng = np.random.default_rng(0)
@@ -92,15 +94,6 @@ def batching():
 ALGORITHMS = [averaging, private, sgd, iterative, vanishing, drawing, batching]
 
 
-class InterruptedRunError(Exception):
-  pass
-
-
-def interrupt(progress):
-  if progress.round == STOP:
-    raise InterruptedRunError
-
-
 @functools.cache
 def by_hand(make):
   """The algorithm with its arguments, parameters and ledger after every round."""
@@ -126,7 +119,7 @@ def test_killed_and_resumed_it_is_the_loop_by_hand(tmp_path, make):
   arguments, after, spent = by_hand(make)
   go = functools.partial(train, *arguments, num_rounds=ROUNDS, evaluate_every=STOP, **KEYS)
   with pytest.raises(InterruptedRunError):
-    go(workdir=tmp_path / "run", callbacks=[interrupt])
+    go(workdir=tmp_path / "run", callbacks=[interrupt_at(STOP)])
   result = go(workdir=tmp_path / "run")
   assert_same(result.params, after[-1])
   assert result.ledger == spent == ledger.load(tmp_path / "run/ledger.jsonl")

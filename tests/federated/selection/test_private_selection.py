@@ -6,15 +6,15 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jdp import accounting, ledger, queries, random, sampling
 from jdp.events import GaussianSum, PoissonSampling, Round
-from jdp.federated import add_updates, private_sweep, rounds
+from jdp.federated import private_sweep
 from jdp.federated.selection import private_selection
 from jdp.federated.selection.private_selection import best_run, plan_sweep
 from jdp.ledger import Ledger
+from tests.helpers.toy_rounds import towards_own_values
 
 USERS = jnp.linspace(0.2, 0.8, 40)
 OTHERS = jnp.linspace(0.0, 1.0, 10)
@@ -24,13 +24,8 @@ RUNS = {"mean_runs": 4.0, "shape": 1.0}
 
 def moving(rate, clip_norm=1.0, noise=2.0):
   """A value that moves towards the users' mean."""
-  return rounds(
-    lambda keys, value, own: (own - value, {}),
-    queries.average(queries.gaussian_sum(clip_norm, noise * clip_norm), 20.0),
-    sampling.poisson(40, 0.5),
-    add_updates(optax.sgd(rate)),
-    relation="add_remove",
-  )._replace(num_rounds=ROUNDS)
+  query = queries.gaussian_sum(clip_norm, noise * clip_norm)
+  return towards_own_values(query, len(USERS), rate=rate)._replace(num_rounds=ROUNDS)
 
 
 SETTINGS = {"slow": moving(0.01), "fast": moving(0.5, clip_norm=2.0)}
