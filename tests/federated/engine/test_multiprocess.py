@@ -1,21 +1,13 @@
 """Several processes compute what one process computes."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
 
 from jdp.federated import client_mesh
 from jdp.federated.engine.rounds import replicate
-from tests.helpers.processes import two_process_scripts
+from tests.helpers.processes import one_process_script, two_process_scripts
 from tests.helpers.processes.two_processes import train
-
-ROOT = pathlib.Path(__file__).parents[3]
-SCRIPTS = ROOT / "tests" / "helpers" / "processes"
 
 
 @pytest.mark.optimised
@@ -38,19 +30,4 @@ def test_two_processes_train_as_one_device(tmp_path):
 @pytest.mark.parametrize("loop", ["federated", "transformed"])
 def test_a_loop_that_looks_at_no_result_survives(loop):
   """Before states waited for themselves, such loops were aborted after a minute."""
-  script = SCRIPTS / "unsynchronised_rounds.py"
-  environment = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-  }
-  done = subprocess.run(
-    [sys.executable, script, loop],
-    env=environment,
-    timeout=300,
-    check=False,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
+  one_process_script.printed("unsynchronised_rounds.py", loop, devices=2)

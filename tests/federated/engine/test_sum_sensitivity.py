@@ -2,10 +2,6 @@
 
 import functools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +18,7 @@ from jdp.federated.engine.rounds import replicate
 from jdp.mechanisms.streaming import unrounded_stream_sum
 from jdp.numerics.compensated import Compensated
 from jdp.sampling import Sample
+from tests.helpers.processes import one_process_script
 
 pytestmark = pytest.mark.usefixtures("undithered")
 
@@ -119,23 +116,9 @@ def test_no_release_moves_a_streamed_sum_by_more_than_its_bound(cohort, block_si
 @pytest.mark.slow
 def test_no_record_moves_a_sum_over_eight_devices_by_more_than_its_bound():
   """In a process of its own, as this one has four; plain float32 sums move by up to 1.003."""
-  root, chunk_sizes = pathlib.Path(__file__).parents[3], ["1", "16", "64"]
-  script = root / "tests" / "helpers" / "processes" / "eight_devices.py"
-  environment = os.environ | {
-    "PYTHONPATH": str(root),
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-  }
-  done = subprocess.run(
-    [sys.executable, script, *chunk_sizes],
-    env=environment,
-    timeout=300,
-    check=False,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  moved = np.array([json.loads(done.stdout)[chunk_size] for chunk_size in chunk_sizes])
+  chunk_sizes = ["1", "16", "64"]
+  found = json.loads(one_process_script.printed("eight_devices.py", *chunk_sizes, devices=8))
+  moved = np.array([found[chunk_size] for chunk_size in chunk_sizes])
   assert moved.shape == (3, len(COHORTS))
   assert np.all((moved > 1 - 1e-5) & (moved <= 1 + 1e-6)), moved
 
