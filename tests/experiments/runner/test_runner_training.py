@@ -4,7 +4,6 @@ change.
 
 import dataclasses
 import itertools
-import json
 import os
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.runner import files
 from experiments.runner.runs.costs import central_epsilon
 from experiments.runner.runs.training import Run, TrainingOptions, train_run
 from jdp import ledger, random
@@ -59,9 +59,7 @@ def go(tmp_path, run, options=OPTIONS, report=lambda *_: None):
 
 
 def rows(tmp_path, name="metrics"):
-  return [
-    json.loads(line) for line in (tmp_path / "run" / f"{name}.jsonl").read_text().splitlines()
-  ]
+  return files.read_rows(tmp_path / "run" / f"{name}.jsonl")
 
 
 def everything(tmp_path, outcome):
@@ -73,6 +71,10 @@ def everything(tmp_path, outcome):
     outcome.metrics,
     outcome.stopped,
   )
+
+
+def ledger_of(events):
+  return ledger.Ledger().extend((event, 1) for event in events)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +92,7 @@ def test_what_a_run_leaves(tmp_path):
   ]
   assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
   for row in rows(tmp_path):
-    spent = ledger.Ledger().extend(
-      (event, 1) for event in itertools.islice(outcome.ledger, row["round"])
-    )
+    spent = ledger_of(itertools.islice(outcome.ledger, row["round"]))
     assert row["central_epsilon"] == central_epsilon(spent, DELTA)
   assert rows(tmp_path) == outcome.metrics
   assert outcome.metrics[-1]["mean"] == float(outcome.params.mean())
@@ -113,9 +113,7 @@ def test_what_was_released_before_is_counted_from_the_first_row(tmp_path):
   assert list(outcome.ledger)[:2] == list(PRIOR)
   assert ledger.load(tmp_path / "run/ledger.jsonl") == outcome.ledger
   for row in rows(tmp_path):
-    spent = ledger.Ledger().extend(
-      (event, 1) for event in itertools.islice(outcome.ledger, 2 + row["round"])
-    )
+    spent = ledger_of(itertools.islice(outcome.ledger, 2 + row["round"]))
     assert (
       row["central_epsilon"] == central_epsilon(spent, DELTA) >= central_epsilon(PRIOR, DELTA) > 0
     )
@@ -192,19 +190,23 @@ class Interrupted(BaseException):
   pass
 
 
-def interrupt_at(monkeypatch, number):
-  """Raises at the `number`-th commit of anything to disk, before it."""
+def go_up_to(number, monkeypatch, folder, run):
+  """The outcome; or None, if the run is interrupted before its `number`-th commit to disk."""
   left = itertools.count(number, -1)
-  for name in ("fsync", "replace", "rename"):
-    original = getattr(os, name)
+  with monkeypatch.context() as patch:
+    for name in ("fsync", "replace", "rename"):
+      original = getattr(os, name)
 
-    def commit(*arguments, original=original, **options):
-      if next(left) == 1:
-        raise Interrupted
-      return original(*arguments, **options)
+      def commit(*arguments, original=original, **options):
+        if next(left) == 1:
+          raise Interrupted
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(os, name, commit)
-  return left
+      patch.setattr(os, name, commit)
+    try:
+      return go(folder, run)
+    except Interrupted:
+      return None
 
 
 @leaves_files_open
@@ -213,31 +215,20 @@ def test_a_run_interrupted_at_any_commit_ends_the_same(tmp_path, monkeypatch):
   uninterrupted = everything(tmp_path / "whole", go(tmp_path / "whole", run))
   for number in itertools.count(1):
     folder = tmp_path / str(number)
-    with monkeypatch.context() as patch:
-      left = interrupt_at(patch, number)
-      try:
-        go(folder, run)
-        break
-      except Interrupted:
-        pass
+    if go_up_to(number, monkeypatch, folder, run):
+      break
     assert everything(folder, go(folder, run)) == uninterrupted
   # A commit of the ledger's header, 4 rows and 3 blocks, 3 rows of diagnostics and 3 checkpoints,
   # at the least.
   assert number > 1 + 2 * 4 + 3 + 2 * 3 + 3
-  assert next(left) >= 1
 
 
 @leaves_files_open
 def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path, monkeypatch, uninterrupted):
-  run, outcome = make_run(), None
+  run = make_run()
   for number in range(5, 100):
-    with monkeypatch.context() as patch:
-      interrupt_at(patch, number)
-      try:
-        outcome = go(tmp_path, run)
-        break
-      except Interrupted:
-        pass
+    if outcome := go_up_to(number, monkeypatch, tmp_path, run):
+      break
   assert number > 6
   assert everything(tmp_path, outcome) == uninterrupted
 
@@ -245,9 +236,7 @@ def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("affordable", range(8))
 def test_the_budget_stops_before_the_round_that_exceeds_it(tmp_path, affordable, uninterrupted):
   events = list(uninterrupted[2])
-  costs = [
-    central_epsilon(ledger.Ledger().extend((e, 1) for e in events[:n]), DELTA) for n in range(9)
-  ]
+  costs = [central_epsilon(ledger_of(events[:n]), DELTA) for n in range(9)]
   run = make_run(max_epsilon=costs[affordable])
   outcome = go(tmp_path, run)
   assert list(outcome.ledger) == events[:affordable]
@@ -272,7 +261,7 @@ def test_a_run_that_stops_early_costs_and_records_what_all_planned_rounds_cost(
   assert (outcome.stopped_early, outcome.metrics[-1]["round"]) == (True, 6)
   events = list(uninterrupted[2])
   assert list(ledger.load(tmp_path / "run/ledger.jsonl")) == events
-  everything_planned = central_epsilon(ledger.Ledger().extend((e, 1) for e in events), DELTA)
+  everything_planned = central_epsilon(ledger_of(events), DELTA)
   assert outcome.metrics[-1]["central_epsilon"] == everything_planned
 
 
@@ -286,18 +275,13 @@ def test_a_budget_holds_when_the_ledger_is_ahead_of_the_checkpoint(
   tmp_path, monkeypatch, uninterrupted
 ):
   events = list(uninterrupted[2])
-  budget = central_epsilon(ledger.Ledger().extend((e, 1) for e in events[:5]), DELTA)
+  budget = central_epsilon(ledger_of(events[:5]), DELTA)
   run = make_run(max_epsilon=budget)
   expected = everything(tmp_path / "whole", go(tmp_path / "whole", run))
   for number in range(1, 60):
     folder = tmp_path / str(number)
-    with monkeypatch.context() as patch:
-      interrupt_at(patch, number)
-      try:
-        go(folder, run)
-        break
-      except Interrupted:
-        pass
+    if go_up_to(number, monkeypatch, folder, run):
+      break
     assert everything(folder, go(folder, run)) == expected
   assert number < 59
 
