@@ -25,20 +25,7 @@ from jdp.conformance.checks.noise_covariance import check_noise
 from jdp.conformance.protocol import Plan, Verdict
 from jdp.conformance.suite import PART_TYPES, check_part
 from jdp.guarantees import Relation
-
-
-def failed(part, **options):
-  return {found.check: found.witness for found in failures(check_part(part, **options))}
-
-
-def bounded(record):
-  """Within norm 1; zero where it is not finite."""
-  norm = np.linalg.norm(record.astype(float))
-  return record / max(1.0, norm) if np.isfinite(norm) else 0.0 * np.ones(record.shape)
-
-
-def total(records):
-  return sum((bounded(record) for record in records), np.zeros(4))
+from tests.helpers.kit_parts import bounded, failed, total
 
 
 @pytest.mark.parametrize(

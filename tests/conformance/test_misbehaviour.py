@@ -24,10 +24,7 @@ from jdp.conformance import (
 from jdp.conformance.protocol import Verdict
 from jdp.conformance.suite import check_part
 from jdp.guarantees import Relation
-
-
-def failed(part):
-  return {found.check: found.witness for found in failures(check_part(part))}
+from tests.helpers.kit_parts import bounded, failed
 
 
 def raises(*arguments):
@@ -36,15 +33,6 @@ def raises(*arguments):
 
 def unanswered(*arguments):
   raise NotImplementedError("no such mode")
-
-
-def bounded(record):
-  norm = np.linalg.norm(record.astype(float))
-  return record / max(1.0, norm) if np.isfinite(norm) else np.zeros(4)
-
-
-def total(records):
-  return sum((bounded(record) for record in records), np.zeros(4))
 
 
 def small(apply, **options):

@@ -50,66 +50,63 @@ def test_the_stated_epsilon_is_not_refuted_and_half_of_it_is(name):
   )
 
 
-def understated(stddev):
-  """A Gaussian sum whose event says `stddev`, with noise of 1."""
-  query = gaussian_sum(1.0, 1.0)
+PLAIN = gaussian_sum(1.0, 1.0)
+
+
+def releasing(change, query=PLAIN):
+  """The query that releases what `change` makes of (result, event, total): a result, an event."""
 
   def finalize(key, state, total):
-    result, _, state = query.finalize(key, state, total)
-    return result, GaussianSum(1.0, stddev), state
+    result, event, state = query.finalize(key, state, total)
+    return *change(result, event, total), state
 
   return query._replace(finalize=finalize)
 
 
 @pytest.mark.slow
 def test_an_event_that_states_twice_the_noise_is_refuted():
-  assert all(found.refuted for found in audits(query_subjects(understated(2.0), VICTIM)))
+  query = releasing(lambda result, event, total: (result, GaussianSum(1.0, 2.0)))
+  assert all(found.refuted for found in audits(query_subjects(query, VICTIM)))
 
 
 @pytest.mark.slow
 def test_a_run_that_counts_one_participation_of_three_is_refuted():
   """As it would be with norms of rows for those of columns."""
-  query = registry.registered()["correlated_run"].make()
 
-  def finalize(key, state, total):
-    result, event, state = query.finalize(key, state, total)
-    of_one = event.largest_column_norm**2
-    return result, dataclasses.replace(event, squared_sensitivity=of_one), state
+  def of_one(result, event, total):
+    squared = event.largest_column_norm**2
+    return result, dataclasses.replace(event, squared_sensitivity=squared)
 
-  found = audits(query_subjects(query._replace(finalize=finalize), VICTIM))
+  query = releasing(of_one, registry.registered()["correlated_run"].make())
+  found = audits(query_subjects(query, VICTIM))
   assert all(own.refuted for own in found), list(map(str, found))
 
 
 @pytest.mark.slow
 def test_a_query_that_does_not_clip_is_refuted():
-  query = gaussian_sum(1.0, 1.0)._replace(
-    preprocess=lambda key, state, record, weight: record * weight
-  )
+  query = PLAIN._replace(preprocess=lambda key, state, record, weight: record * weight)
   assert all(found.refuted for found in audits(query_subjects(query, VICTIM), 2000))
 
 
 @pytest.mark.slow
 def test_an_event_that_tells_the_sum_is_refuted():
-  query = gaussian_sum(1.0, 1.0)
 
-  def finalize(key, state, total):
-    result, _, state = query.finalize(key, state, total)
-    return result, GaussianSum(1.0, 1.0 - 1e-3 * jnp.abs(rounded(total)[0])), state
+  def telling(result, event, total):
+    return result, GaussianSum(1.0, 1.0 - 1e-3 * jnp.abs(rounded(total)[0]))
 
-  subjects = query_subjects(query._replace(finalize=finalize), VICTIM)
+  subjects = query_subjects(releasing(telling), VICTIM)
   assert all(found.refuted for found in audits(subjects, 2000))
 
 
 @pytest.mark.slow
 def test_a_query_that_tells_who_is_there_is_refuted_under_zero_out():
   """The null record has no weight: it adds nothing to a count either."""
-  query = weighted_average(1.0, 1.0, min_total_weight=1.0)
 
-  def finalize(key, state, total):
-    result, _, state = query.finalize(key, state, total)
-    return result + 100 * rounded(total.weight), GaussianSum(1.0, 1.0), state
+  def telling(result, event, total):
+    return result + 100 * rounded(total.weight), GaussianSum(1.0, 1.0)
 
-  subjects = query_subjects(query._replace(finalize=finalize), VICTIM)
+  query = releasing(telling, weighted_average(1.0, 1.0, min_total_weight=1.0))
+  subjects = query_subjects(query, VICTIM)
   assert audits({"zero-out": subjects[Relation.ZERO_OUT]}, 2000)[0].refuted
 
 
@@ -144,16 +141,10 @@ def test_an_event_from_outside_is_saved_accounted_for_and_audited(undone, tmp_pa
   assert loaded.entries == ledger.entries
   assert 0 < accounting.epsilon(loaded, 1e-5) < math.inf
 
-  def make():
-    query = gaussian_sum(1.0, 1.0)
+  def scaled(result, event, total):
+    return 3.0 * result, UniformlyScaledSum(event.clip_norm, event.stddev, factor=3.0)
 
-    def finalize(key, state, total):
-      result, event, state = query.finalize(key, state, total)
-      return 3.0 * result, UniformlyScaledSum(event.clip_norm, event.stddev, factor=3.0), state
-
-    return query._replace(finalize=finalize)
-
-  registry.register("uniformly scaled", make)
+  registry.register("uniformly scaled", lambda: releasing(scaled))
   assert conformance.unaudited() == []
   assert not any(
     found.refuted for found in audits(registered_query_subjects("uniformly scaled"), 4000)
@@ -189,12 +180,10 @@ def test_a_relation_is_left_out_only_where_the_analysis_refuses_it(undone):
       raise ValueError("Expected relation zero_out or replace_one, got add_remove.")
     return DominatingPair(GAUSSIAN, (1.0, math.nan if relation is broken else 1.0))
 
-  def finalize(key, state, total):
-    result, event, state = gaussian_sum(1.0, 1.0).finalize(key, state, total)
-    return result, BadlyAnalysedSum(event.clip_norm, event.stddev), state
-
   accounting.register_query(BadlyAnalysedSum, accounting.QueryAnalysis(analysis))
-  query = gaussian_sum(1.0, 1.0)._replace(finalize=finalize)
+  query = releasing(
+    lambda result, event, total: (result, BadlyAnalysedSum(event.clip_norm, event.stddev))
+  )
   broken = None
   assert set(query_subjects(query, VICTIM)) == {Relation.ZERO_OUT, Relation.REPLACE_ONE}
   broken = Relation.REPLACE_ONE
@@ -224,7 +213,7 @@ def test_refusals(undone):
   with pytest.raises(
     ValueError, match="Expected a name that no query has, got 'average'; choose another"
   ):
-    registry.register("average", lambda: gaussian_sum(1.0, 1.0))
+    registry.register("average", lambda: PLAIN)
   with pytest.raises(ValueError, match="Expected the type of a query's event, got PoissonSampling"):
     accounting.register_query(
       PoissonSampling, accounting.QueryAnalysis(lambda *_: DominatingPair(GAUSSIAN, (1.0, 1.0)))
@@ -233,4 +222,4 @@ def test_refusals(undone):
   with pytest.raises(
     ValueError, match="Expected an event that is accounted for under some relation"
   ):
-    query_subjects(gaussian_sum(1.0, 1.0), VICTIM)
+    query_subjects(PLAIN, VICTIM)
