@@ -96,10 +96,8 @@ def test_padding_does_not_change_the_gradient(params, examples):
   # A token that does not count, too: the last of the last sequence.
   some, less = (x.labels.copy() for x in (examples, padded))
   some[-1, -1] = less[N - 1, -1] = BOS
-  one, other = (
-    grad(params, examples._replace(labels=some)),
-    grad(params, padded._replace(labels=less)),
-  )
+  one = grad(params, examples._replace(labels=some))
+  other = grad(params, padded._replace(labels=less))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), one, other)
   whole = grad(params, examples)
   assert float(jnp.abs(one["output"]["bias"] - whole["output"]["bias"]).max()) > 1e-3
@@ -120,10 +118,8 @@ def test_a_loss_computed_by_pieces_is_the_mean_over_all_tokens(params):
     ]
     return jnp.sum(losses, where=labels != BOS) / np.float32((labels != BOS).sum())
 
-  expected, by_pieces = (
-    jax.jit(jax.value_and_grad(plain))(params),
-    jax.jit(jax.value_and_grad(LOSS))(params, many),
-  )
+  expected = jax.jit(jax.value_and_grad(plain))(params)
+  by_pieces = jax.jit(jax.value_and_grad(LOSS))(params, many)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), by_pieces, expected
   )
@@ -273,13 +269,8 @@ def test_perplexity_is_of_all_tokens_that_count_the_ends_and_unknown_words_among
 @pytest.mark.slow
 def test_head_words_count_the_frequent_among_the_likeliest():
   logits = np.zeros((2, V), np.float32)
-  logits[0, [UNK, 3, 4, 12, 14]] = [
-    9,
-    8,
-    7,
-    6,
-    5,
-  ]  # of the 4 likeliest: 2 among the first 2 words, 3 among the first 10
+  # of the 4 likeliest: 2 among the first 2 words, 3 among the first 10
+  logits[0, [UNK, 3, 4, 12, 14]] = [9, 8, 7, 6, 5]
   logits[1, [13, 14, 15, 16]] = 5
   pair = Examples(
     np.zeros((3, 2), np.int32),

@@ -14,6 +14,7 @@ from jdp.federated.engine.client import ClientKeys
 from jdp.federated.engine.ghost_norms import ghost_client
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
+CLIENT = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
 
 
 class Linen(nn.Module):
@@ -95,14 +96,13 @@ def test_keys_decide_what_a_module_begins_with_unless_it_was_made(key, name):
 
 def test_local_training_draws_new_numbers_to_drop_in_every_step(key):
   """At a rate of 0 a step is that without a key; at 1/2 two epochs are not one step twice."""
-  clients = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
   seen = []
 
   def loss(params, examples, key):
     jax.debug.callback(lambda k: seen.append(tuple(k.tolist())), jax.random.key_data(key))
     return jnp.sum(params) * jnp.mean(examples.inputs)
 
-  local_sgd(loss, 0.1, num_epochs=2, batch_size=2)(key, jnp.zeros(3), clients)
+  local_sgd(loss, 0.1, num_epochs=2, batch_size=2)(key, jnp.zeros(3), CLIENT)
   jax.effects_barrier()
   assert len(seen) == len(set(seen)) == 6
 
@@ -110,11 +110,10 @@ def test_local_training_draws_new_numbers_to_drop_in_every_step(key):
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_dropout_at_rate_zero_changes_no_gradient(key):
-  clients = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
   plain = models.from_flax(Linen(0.0), (4,))
   params = plain.init(key)
   with_key, without = (
-    gradient_step(loss, 0.1)(jax.random.key(0), params, clients)
+    gradient_step(loss, 0.1)(jax.random.key(0), params, CLIENT)
     for loss in (
       models.cross_entropy(plain),
       lambda params, examples: models.cross_entropy(plain)(params, examples),
@@ -128,10 +127,9 @@ def test_dropout_at_rate_zero_changes_no_gradient(key):
 def test_ghost_norms_drop_what_the_gradient_drops(key):
   model = models.from_flax(Linen(), (4,))
   params, loss = model.init(key), models.cross_entropy(model)
-  client = data.Examples(X, jnp.arange(6, dtype=jnp.int32) % 3, jnp.ones(6))
   keys = ClientKeys(jax.random.key(1), jax.random.key(2))
-  record, scalars = jax.jit(ghost_client(loss, 1.0))(keys, (params,), client)
-  update = gradient_step(loss, 1.0)(jax.random.key(2), params, client)
+  record, scalars = jax.jit(ghost_client(loss, 1.0))(keys, (params,), CLIENT)
+  update = gradient_step(loss, 1.0)(jax.random.key(2), params, CLIENT)
   norm = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(update)))
   np.testing.assert_allclose(record.norm, norm, rtol=1e-3)
   np.testing.assert_array_equal(record.norm, scalars["update_norm"])

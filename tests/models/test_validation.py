@@ -4,9 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from jdp import models
+from jdp import data, federated, models, queries, sampling
 from jdp.models import Model
 
 
@@ -86,58 +87,45 @@ def test_an_output_without_an_axis_of_examples_or_not_finite_is_a_finding():
     assert names(Model(lambda key: jnp.ones((4, 2)), apply), (4,)) == ["the output"]
 
 
+BODY_AND_HEAD = {
+  "body": {"w": jnp.ones((4, 4))},
+  "head": jnp.zeros((4, 2)),
+  "steps": jnp.int32(7),
+}
+WHOLE = Model(lambda key: BODY_AND_HEAD, lambda p, x: x @ p["body"]["w"] @ p["head"])
+HEAD = models.freeze(WHOLE, BODY_AND_HEAD, lambda path: path == "head")
+
+
+def run_of_the_head(query, learning_rate, num_rounds):
+  """A run that trains the head, and all parameters after it, of which the others are as before."""
+  clients = data.clients_from_arrays(np.ones((6, 4)), [0, 1] * 3, [0, 0, 1, 1, 2, 2])
+  update = federated.gradient_step(models.cross_entropy(HEAD), learning_rate)
+  sampler = sampling.poisson(3, 1.0)
+  algorithm = federated.federated_averaging(update, query, sampler, optax.sgd(1.0))
+  start = HEAD.init(jax.random.key(0))
+  result = federated.train(algorithm, start, clients, num_rounds=num_rounds)
+  assert [leaf.shape for leaf in jax.tree.leaves(result.params)] == [(4, 2)]
+  everything = models.unfreeze(BODY_AND_HEAD, result.params)
+  np.testing.assert_array_equal(everything["body"]["w"], BODY_AND_HEAD["body"]["w"])
+  assert (everything["steps"], everything["steps"].dtype) == (7, jnp.int32)
+  assert np.all(everything["head"] != 0)
+  return result, everything
+
+
 @pytest.mark.slow
 def test_frozen_leaves_are_constant_and_get_no_noise():
   """Also in training with noise: what is trained moves, the rest is not even part of the model."""
-  import optax
-
-  from jdp import data, federated, queries, sampling
-
-  params = {"body": {"w": jnp.ones((4, 4))}, "head": jnp.zeros((4, 2)), "steps": jnp.int32(7)}
-  whole = Model(lambda key: params, lambda p, x: x @ p["body"]["w"] @ p["head"])
-  model = models.freeze(whole, params, lambda path: path == "head")
-  clients = data.clients_from_arrays(np.ones((6, 4)), [0, 1] * 3, [0, 0, 1, 1, 2, 2])
-  algorithm = federated.federated_averaging(
-    federated.gradient_step(models.cross_entropy(model), 0.1),
-    queries.gaussian_sum(1.0, 1.0),
-    sampling.poisson(3, 1.0),
-    optax.sgd(1.0),
-  )
-  start = model.init(jax.random.key(0))
-  result = federated.train(algorithm, start, clients, num_rounds=1)
-  assert [leaf.shape for leaf in jax.tree.leaves(result.params)] == [(4, 2)]
-  everything = models.unfreeze(params, result.params)
-  np.testing.assert_array_equal(everything["body"]["w"], params["body"]["w"])
-  assert everything["steps"] == 7
-  assert np.all(everything["head"] != 0)
+  result, everything = run_of_the_head(queries.gaussian_sum(1.0, 1.0), 0.1, num_rounds=1)
   np.testing.assert_array_equal(
-    model.apply(result.params, jnp.ones((1, 4))), whole.apply(everything, jnp.ones((1, 4)))
+    HEAD.apply(result.params, jnp.ones((1, 4))), WHOLE.apply(everything, jnp.ones((1, 4)))
   )
 
 
 @pytest.mark.slow
 def test_frozen_leaves_take_no_part_in_adaptive_clipping():
   """The bound follows the norms of what is trained; the rest, whole numbers too, stays as it is."""
-  import optax
-
-  from jdp import data, federated, sampling
-
-  params = {"body": jnp.ones((4, 4)), "head": jnp.zeros((4, 2)), "steps": jnp.int32(7)}
-  whole = Model(lambda key: params, lambda p, x: x @ p["body"] @ p["head"])
-  model = models.freeze(whole, params, lambda path: path == "head")
-  clients = data.clients_from_arrays(np.ones((6, 4)), [0, 1] * 3, [0, 0, 1, 1, 2, 2])
-  algorithm = federated.federated_averaging(
-    federated.gradient_step(models.cross_entropy(model), 0.01),
-    federated.adaptive_average(1.0, 3.0, count_stddev=1.0),
-    sampling.poisson(3, 1.0),
-    optax.sgd(1.0),
-  )
-  result = federated.train(algorithm, model.init(jax.random.key(0)), clients, num_rounds=3)
-  assert [leaf.shape for leaf in jax.tree.leaves(result.params)] == [(4, 2)]
-  assert np.all(result.params["head"] != 0)
-  everything = models.unfreeze(params, result.params)
-  np.testing.assert_array_equal(everything["body"], params["body"])
-  assert (everything["steps"], everything["steps"].dtype) == (7, jnp.int32)
+  query = federated.adaptive_average(1.0, 3.0, count_stddev=1.0)
+  result, _ = run_of_the_head(query, 0.01, num_rounds=3)
   assert len({str(event) for event in result.ledger}) == 3  # a clip norm of its own in each round
 
 
