@@ -6,7 +6,6 @@ The sentence names the file. It quotes nothing of it, and the traceback shows no
 import gzip
 import io
 import math
-import traceback
 import tracemalloc
 import zipfile
 
@@ -17,6 +16,7 @@ from jdp.data import examples, group, pack, partition_by_group, python_modules, 
 from jdp.data.datasets import mnist, read_idx
 from jdp.data.files import read_arrays
 from jdp.data.phishing import phishing, read_urls
+from tests.helpers.refusals import refused
 
 SECRET = b"wilhelmina"  # in every hostile file; no message may say it
 HEADER = b"\0\0\x08"
@@ -166,12 +166,7 @@ def test_a_hostile_file_is_refused_by_a_sentence_that_does_not_quote_it(
 ):
   path = tmp_path / f"data.{kind}"
   path.write_bytes(content)
-  with pytest.raises(ValueError, match=rf"^Expected .*{path}.*, got .*[.]$") as error:
-    reader(path)
-  shown = "".join(traceback.format_exception(error.value))
-  assert SECRET.decode() not in shown
-  assert "During handling" not in shown  # what the library said, which may quote the file
-  assert "direct cause" not in shown
+  refused(reader, path, secret=SECRET.decode(), match=rf"^Expected .*{path}.*, got .*[.]$")
 
 
 @pytest.mark.parametrize("reader", [read_idx, read_users, read_urls, read_arrays])
@@ -209,7 +204,10 @@ def test_the_line_is_named_or_the_one_before(tmp_path, reader, content, line):
 def test_what_a_damaged_file_still_gave_is_told_in_bytes(tmp_path):
   path = tmp_path / "users.jsonl.gz"
   path.write_bytes(gzipped(LINE * 10**5, cut=-9))
-  with pytest.raises(ValueError, match=r"cut short after [1-9]\d{5,} bytes of data"):
+  with pytest.raises(
+    ValueError,
+    match=r"whole gzip file in .*cut short after [1-9]\d{5,} bytes of data; fetch it again",
+  ):
     read_users(path)
 
 
@@ -304,9 +302,8 @@ def test_files_that_disagree_are_refused(tmp_path, sizes, message):
 def test_damaged_writers_are_refused(tmp_path, content):
   write_mnist(tmp_path)
   (tmp_path / "mnist_writer_ids.npz").write_bytes(content)
-  with pytest.raises(ValueError, match=r"^Expected .*mnist_writer_ids.npz, got .*[.]$") as error:
-    mnist(tmp_path)
-  assert SECRET.decode() not in str(error.value)
+  match = r"^Expected .*mnist_writer_ids.npz, got .*[.]$"
+  refused(mnist, tmp_path, secret=SECRET.decode(), match=match)
 
 
 @pytest.mark.parametrize("groups", [np.arange(3), np.arange(5), np.zeros((4, 1)), np.array(4)])

@@ -87,15 +87,6 @@ def test_a_line_of_another_form_is_refused_without_quoting_it(tmp_path, line):
     read_users(path)
 
 
-def test_a_file_that_is_cut_short_or_missing_is_refused(tmp_path):
-  path = tmp_path / "users.jsonl.gz"
-  with pytest.raises(FileNotFoundError, match="put it there"):
-    read_users(path)
-  path.write_bytes(gzip.compress(b'{"user": "a", "text": ["b"]}\n' * 99)[:-9])
-  with pytest.raises(ValueError, match="fetch it again"):
-    read_users(path)
-
-
 def test_python_modules_are_users_of_docstrings_and_comments(tmp_path):
   (tmp_path / "package").mkdir()
   (tmp_path / "tests").mkdir()
