@@ -446,24 +446,16 @@ def test_bad_numbers_are_refused(estimator, kwargs, name, bound):
 
 @pytest.mark.slow
 def test_clients_in_half_precision_are_clipped_and_summed_in_single():
-  inputs, labels = (
-    RNG.random((3, 2, 16, 16)).astype(np.float32),
-    np.array([[0, 1], [1, 1], [0, 0]], np.int32),
-  )
-  images, single, ends = (
-    Examples(inputs, labels, np.ones((3, 2), np.float32)),
-    logistic_regression((16, 16), 2),
-    [],
-  )
+  inputs = RNG.random((3, 2, 16, 16)).astype(np.float32)
+  labels = np.array([[0, 1], [1, 1], [0, 0]], np.int32)
+  images = Examples(inputs, labels, np.ones((3, 2), np.float32))
+  single = logistic_regression((16, 16), 2)
+  ends = []
   for model in (single, half_precision(single)):
-    update, average = (
-      gradient_step(cross_entropy(model), 1.0),
-      fixed_denominator(flat_clipping(S), 0.0, 1.0),
-    )
-    made, params = (
-      algorithm(average, update=update, sampler=poisson(3, 1.0)),
-      model.init(jax.random.key(0)),
-    )
+    update = gradient_step(cross_entropy(model), 1.0)
+    average = fixed_denominator(flat_clipping(S), 0.0, 1.0)
+    made = algorithm(average, update=update, sampler=poisson(3, 1.0))
+    params = model.init(jax.random.key(0))
     program = jax.jit(made.round).lower(
       jax.random.key(0), jax.random.key(1), made.init(params), images
     )

@@ -1,5 +1,7 @@
 """Metrics of users: each counts once, whatever its data; protected ones are noised and charged."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,9 @@ def first(params, user):
   return {"first": user.inputs[0, 0] + params, "half": jnp.float32(0.5)}
 
 
+privately = functools.partial(evaluate_privately, first, jnp.float32(0), USERS)
+
+
 def test_every_public_user_counts_once_whatever_its_size():
   found = evaluate_users(first, jnp.float32(0), PACKED)
   assert found["first"] == pytest.approx((0.25 + 1 + 0.5) / 3)
@@ -29,13 +34,12 @@ def test_every_public_user_counts_once_whatever_its_size():
 @pytest.mark.slow
 def test_a_user_moves_the_sum_by_at_most_its_bound_and_the_denominator_is_public():
   """Without noise: values beyond [0, 1] are clipped, NaN is 0, and half of all are expected."""
-  found = evaluate_privately(first, jnp.float32(0), USERS, noise_multiplier=0.0, noise_key=KEY)
+  found = privately(noise_multiplier=0.0, noise_key=KEY)
   assert found.metrics["first"] == pytest.approx((0.25 + 0.5 + 0 + 1 + 0 + 1) / 6, rel=1e-5)
   assert found.metrics["half"] == pytest.approx(0.5, rel=1e-5)
-  half = evaluate_privately(
-    first, jnp.float32(0), USERS, noise_multiplier=0.0, sampler=sampling.poisson(6, 0.5),
-    noise_key=random.seeded_key(1),
-  )  # fmt: skip
+  half = privately(
+    noise_multiplier=0.0, sampler=sampling.poisson(6, 0.5), noise_key=random.seeded_key(1)
+  )
   count = half.metrics["half"] / (0.5 / 3)  # of a sample, over the 3 that are expected
   assert count == pytest.approx(round(count), rel=1e-5)
 
@@ -81,23 +85,15 @@ def test_what_cannot_be_evaluated_is_refused(changes, message):
 @pytest.mark.slow
 def test_a_noised_metric_of_a_replaced_user_costs_twice_the_noise():
   arguments = {"noise_multiplier": 2.0, "sampler": sampling.fixed_size(6, 3), "noise_key": KEY}
-  one = evaluate_privately(first, jnp.float32(0), USERS, relation="replace_one", **arguments)
+  one = privately(relation="replace_one", **arguments)
   assert one.stddev == pytest.approx(2 * 2.0 * np.sqrt(2) / 3)
   (event,) = jax.tree.leaves(list(one.ledger), is_leaf=lambda x: isinstance(x, Round))
   assert accounting.noise_multiplier(event.query, "replace_one") == pytest.approx(2.0)
 
 
 def evaluated(sampler, before, seed):
-  return evaluate_privately(
-    first,
-    jnp.float32(0),
-    USERS,
-    noise_multiplier=2.0,
-    ledger=before,
-    sampler=sampler,
-    relation="zero_out",
-    noise_key=random.seeded_key(seed),
-  ).ledger
+  how = {"sampler": sampler, "relation": "zero_out", "noise_key": random.seeded_key(seed)}
+  return privately(noise_multiplier=2.0, ledger=before, **how).ledger
 
 
 @pytest.mark.parametrize(
@@ -119,12 +115,8 @@ def test_a_sampler_whose_first_round_is_not_like_the_others_is_refused(sampler):
 
 
 TAKEN = (
-  "poisson",
-  "truncated_poisson",
-  "fixed_size",
-  "shuffled",
-  "balls_in_bins",
-  "random_allocation",
+  *("poisson", "truncated_poisson", "fixed_size"),
+  *("shuffled", "balls_in_bins", "random_allocation"),
 )
 
 
@@ -147,8 +139,6 @@ def test_every_other_registered_sampler_is_refused():
 
 
 def test_the_key_of_a_run_in_the_ledger_is_refused():
-  once = evaluate_privately(first, jnp.float32(0), USERS, noise_multiplier=1.0, noise_key=KEY)
+  once = privately(noise_multiplier=1.0, noise_key=KEY)
   with pytest.raises(ValueError, match="Expected ledgers of different runs"):
-    evaluate_privately(
-      first, jnp.float32(0), USERS, noise_multiplier=1.0, ledger=once.ledger, noise_key=KEY
-    )
+    privately(noise_multiplier=1.0, ledger=once.ledger, noise_key=KEY)

@@ -192,10 +192,8 @@ def test_a_hostile_record_moves_each_group_by_at_most_its_share(poison):
   inputs = DATA.inputs.copy()
   inputs[-1] = poison
   inputs[-1, 0, :2] *= -1
-  hostile, absent = (
-    DATA._replace(inputs=inputs),
-    DATA._replace(mask=DATA.mask * (np.arange(RECORDS) < 7)[:, None]),
-  )
+  hostile = DATA._replace(inputs=inputs)
+  absent = DATA._replace(mask=DATA.mask * (np.arange(RECORDS) < 7)[:, None])
   (with_it, events), (without, other_events) = (
     after(CLIPPED_ROUND, CLIPPED, data) for data in (hostile, absent)
   )

@@ -53,6 +53,12 @@ def drifting(gradient, noise_scale):
   )
 
 
+def ran(process, state, update, who=WHO, clients=CLIENTS):
+  """The state after these users came, one after the other."""
+  run = jax.jit(process.run)
+  return run(jax.random.key(RUN_KEY), state, come(who), clients, update.settings)
+
+
 @functools.cache
 def reference_step(update):
   return jax.jit(functools.partial(client_updates.step, update))
@@ -68,10 +74,8 @@ def reference(update, state, in_flight=0, random_returns=False):
     choice_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.key(RUN_KEY), number))
     limits = jnp.array([len(models), len(models), max(in_flight, 1)])
     drawn, discarded, returning = jax.random.randint(choice_key, (3,), 0, limits).tolist()
-    client, noise = (
-      jax.tree.map(lambda x, user=user: x[user], CLIENTS),
-      update.draw(noise_key, PARAMS),
-    )
+    client = jax.tree.map(lambda x, user=user: x[user], CLIENTS)
+    noise = update.draw(noise_key, PARAMS)
     hands.append(
       reference_step(update)(update.settings, noise, models[drawn], client, jnp.int32(number))
     )
@@ -131,8 +135,7 @@ def test_neither_blocks_nor_where_a_run_is_cut_change_a_bit(make_key):
 @pytest.mark.slow
 def test_one_instance_without_noise_is_stochastic_gradient_descent_bit_for_bit():
   process = draw_and_discard_process(PLAIN, 1)
-  state = process.init(PARAMS[None])
-  state = jax.jit(process.run)(jax.random.key(1), state, come(WHO), CLIENTS, PLAIN.settings)
+  state = ran(process, process.init(PARAMS[None]), PLAIN)
   params = PARAMS
   descend = jax.jit(
     lambda p, client: p - jnp.float32(0.3) * jnp.clip(MODEL.gradient(p, client), -1.0, 1.0)
@@ -301,12 +304,10 @@ def test_lineages_die_out_as_the_exact_chain_says():
 def test_batches_of_one_are_one_instance_and_larger_ones_average():
   def run(batch_size, who):
     process = server_batching_process(NOISY, batch_size, block_size=4)
-    state = process.init(PARAMS[None])
-    return jax.jit(process.run)(jax.random.key(RUN_KEY), state, come(who), CLIENTS, NOISY.settings)
+    return ran(process, process.init(PARAMS[None]), NOISY, who)
 
   single = draw_and_discard_process(NOISY, 1)
-  state = single.init(PARAMS[None])
-  state = jax.jit(single.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, NOISY.settings)
+  state = ran(single, single.init(PARAMS[None]), NOISY)
   np.testing.assert_array_equal(run(1, WHO).params, instances(state)[0])
 
   params, size = np.zeros(PARAMS.shape), 5
@@ -329,10 +330,10 @@ def test_batches_of_one_are_one_instance_and_larger_ones_average():
 @pytest.mark.slow
 def test_hostile_clients_move_a_weight_by_no_more_than_honest_ones():
   process = draw_and_discard_process(PLAIN, K)
-  run, start = jax.jit(process.run), process.init(jnp.stack([PARAMS] * K))
+  start = process.init(jnp.stack([PARAMS] * K))
   for value in (np.nan, np.inf, -np.inf, 3e38):
     hostile = CLIENTS._replace(inputs=jnp.full_like(CLIENTS.inputs, value))
-    state = run(jax.random.key(1), start, come(WHO), hostile, PLAIN.settings)
+    state = ran(process, start, PLAIN, clients=hostile)
     assert np.max(np.abs(instances(state))) <= 0.3 * UPDATES * (1 + 1e-6)
 
 
@@ -347,10 +348,7 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
   process = draw_and_discard_process(
     update, K, accept=lambda models, submitted: jnp.isfinite(submitted), in_flight=in_flight
   )
-  start = process.init(jnp.zeros(K))
-  end = jax.jit(process.run)(
-    jax.random.key(RUN_KEY), start, come(WHO), jnp.zeros((USERS, 1)), update.settings
-  )
+  end = ran(process, process.init(jnp.zeros(K)), update, clients=jnp.zeros((USERS, 1)))
   assert 2 <= np.max(instances(end)) <= 3  # and none of them is NaN
   assert 1 <= end.rejected < UPDATES - in_flight
 
@@ -358,7 +356,7 @@ def test_what_is_not_accepted_overwrites_nothing_and_is_counted(in_flight):
     PLAIN, K, accept=lambda models, submitted: jnp.bool_(False), in_flight=in_flight
   )
   state = nothing.init(spread_instances(jax.random.key(3), PARAMS, K, 0.01))
-  end = jax.jit(nothing.run)(jax.random.key(RUN_KEY), state, come(WHO), CLIENTS, PLAIN.settings)
+  end = ran(nothing, state, PLAIN)
   np.testing.assert_array_equal(instances(end), instances(state))
   assert end.rejected == UPDATES - in_flight
 
@@ -406,12 +404,10 @@ def test_a_round_is_the_process_on_the_users_of_the_schedule(make, monkeypatch):
     : K if make is draw_and_discard else 1
   ]
   noise_key, data_key = jax.random.key(RUN_KEY), jax.random.key(8)
-  state, expected, step, run = (
-    algorithm.init(models),
-    process.init(models),
-    jax.jit(algorithm.round),
-    jax.jit(process.run),
-  )
+  state = algorithm.init(models)
+  expected = process.init(models)
+  step = jax.jit(algorithm.round)
+  run = jax.jit(process.run)
   np.testing.assert_array_equal(state.params, models)
   for number in range(4):
     state, (event,), diagnostics = step(noise_key, data_key, state, CLIENTS)

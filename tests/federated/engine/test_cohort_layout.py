@@ -23,12 +23,10 @@ class Rounds:
   """
 
   def __init__(self, seconds):
-    self.seconds, self.now, self.samplers, self.clients = (
-      {k: list(v) for k, v in seconds.items()},
-      0.0,
-      [],
-      [],
-    )
+    self.seconds = {k: list(v) for k, v in seconds.items()}
+    self.now = 0.0
+    self.samplers = []
+    self.clients = []
 
   def make(self, sampler, layout):
     self.samplers.append(sampler)

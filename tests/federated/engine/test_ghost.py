@@ -130,18 +130,23 @@ def test_a_round_is_the_one_with_gradients_one_by_one(network, average):
   assert other_diagnostics == pytest.approx(diagnostics, rel=2e-4)
 
 
+def ghost_norms(loss, params, clients):
+  """What stands for the norm of each client's gradient."""
+  client_fn = ghost_client(loss, 1.0)
+  norm = jax.vmap(lambda client: client_fn(KEYS, (params,), client)[1]["update_norm"])
+  return np.asarray(jax.jit(norm)(clients))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_norm_is_that_of_the_summed_gradient_and_never_below_it(network):
   """Tied weights and layers used twice: one gradient, whose parts may cancel or add up."""
   network = NETWORKS[network]
-  params, client_fn = parameters(network), ghost_client(cross_entropy(network), 1.0)
-  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(KEYS, (p,), client)[1], (None, 0)))(
-    params, CLIENTS
-  )
-  gradients = jax.jit(jax.vmap(jax.grad(cross_entropy(network)), (None, 0)))(params, CLIENTS)
+  params, loss = parameters(network), cross_entropy(network)
+  found = ghost_norms(loss, params, CLIENTS)
+  gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(params, CLIENTS)
   for user, norm in enumerate(jax.vmap(vectors.l2_norm)(gradients).tolist()):
-    assert norm * (1 - 1e-6) <= float(scalars["update_norm"][user]) <= norm * (1 + 1e-5)
+    assert norm * (1 - 1e-6) <= float(found[user]) <= norm * (1 + 1e-5)
 
 
 @pytest.mark.slow
@@ -179,14 +184,8 @@ def test_where_gradients_cancel_the_norm_stays_an_upper_bound():
 
   params = {"kernel": jnp.zeros((100, 100)), "bias": jnp.zeros(100)}
   clients = Examples(inputs, np.zeros((USERS, EXAMPLES), np.int32), signs)
-  client_fn = ghost_client(opposed, 1.0)
-  scalars = jax.jit(jax.vmap(lambda p, client: client_fn(KEYS, (p,), client)[1], (None, 0)))(
-    params, clients
-  )
-  norms, parts = (
-    np.asarray(scalars["update_norm"]),
-    EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1),
-  )
+  norms = ghost_norms(opposed, params, clients)
+  parts = EXAMPLES * 10 * np.linalg.norm(inputs[:, 0], axis=1)
   assert np.all(norms > 0)
   assert np.all(norms < 0.01 * parts)
 

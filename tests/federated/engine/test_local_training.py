@@ -48,11 +48,9 @@ def padded(client, count, filling):
 
 def value_and_gradient(x, client=CLIENT):
   """Mean cross-entropy and its gradient at flat parameters, in float64 by the closed form."""
-  bias, weights, inputs = (
-    x[:CLASSES],
-    x[CLASSES:].reshape(CLASSES, FEATURES),
-    np.asarray(client.inputs, np.float64),
-  )
+  bias = x[:CLASSES]
+  weights = x[CLASSES:].reshape(CLASSES, FEATURES)
+  inputs = np.asarray(client.inputs, np.float64)
   logits = inputs @ weights.T + bias
   log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
   rows = np.arange(len(inputs))

@@ -363,14 +363,18 @@ def test_the_recurrent_language_model():
   holds(Case(next_word_loss(model), *next_words(model), {**gates, "projection/kernel": 6}))
 
 
+SIZES = {"max_length": LENGTH, "width": WIDTH, "num_layers": 1}
+LAYERS = ("query", "key", "value", "out", "up", "down")
+OF_TRANSFORMER = {**{f"block_0/{name}/kernel": 6 for name in LAYERS}, "words/embedding": 12}
+
+
 @pytest.mark.slow
 def test_the_transformer_and_its_adapters():
-  model = models.transformer(WORDS, max_length=LENGTH, width=WIDTH, num_layers=1)
-  layers = {f"block_0/{name}/kernel": 6 for name in ("query", "key", "value", "out", "up", "down")}
+  model = models.transformer(WORDS, **SIZES)
   loss = next_word_loss(model)
   params, client = next_words(model)
-  holds(Case(loss, params, client, {**layers, "words/embedding": 12}))
-  adapted = models.transformer(WORDS, max_length=LENGTH, width=WIDTH, num_layers=1, adapter_rank=2)
+  holds(Case(loss, params, client, OF_TRANSFORMER))
+  adapted = models.transformer(WORDS, **SIZES, adapter_rank=2)
   adapted = models.train_adapters(adapted, params, jax.random.key(3))
   start = adapted.init(jax.random.key(0))
   assert float(next_word_loss(adapted)(start, client)) == float(loss(params, client))
@@ -382,8 +386,6 @@ def test_the_transformer_and_its_adapters():
 def test_predictions_in_pieces_keep_the_factors(monkeypatch):
   """A loss that computes its scores piece by piece, in a scan whose steps are computed again."""
   monkeypatch.setattr("jdp.models.language.recurrent.TOKENS_AT_ONCE", 4)
-  model = models.transformer(WORDS, max_length=LENGTH, width=WIDTH, num_layers=1)
-  layers = {f"block_0/{name}/kernel": 6 for name in ("query", "key", "value", "out", "up", "down")}
-  loss = next_word_loss(model)
+  model = models.transformer(WORDS, **SIZES)
   # Two pieces of 3 tokens, and 6 lookups.
-  holds(Case(loss, *next_words(model), {**layers, "words/embedding": 12}))
+  holds(Case(next_word_loss(model), *next_words(model), OF_TRANSFORMER))
