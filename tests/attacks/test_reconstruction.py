@@ -66,10 +66,8 @@ def brute_force(gradient, residuals, prior, noise_variance):
   """
   basis, variances = np.asarray(prior.basis, float), np.asarray(prior.variances, float)
   features = basis.shape[1]
-  scatter, mean = (
-    basis.T @ np.diag(variances) @ basis,
-    np.append(np.asarray(prior.mean, float), 1.0),
-  )
+  scatter = basis.T @ np.diag(variances) @ basis
+  mean = np.append(np.asarray(prior.mean, float), 1.0)
   found = []
   for residual in np.asarray(residuals, float):
     # from the input to the gradient
@@ -100,10 +98,8 @@ def test_the_attack_names_the_posterior_mean(noise_variance):
     gradient = jnp.asarray(
       gradient + math.sqrt(noise_variance) * generator.normal(size=gradient.shape), jnp.float32
     )
-    found, (expected, candidate) = (
-      attack(gradient, noise_variance),
-      brute_force(gradient, residuals, prior, noise_variance),
-    )
+    found = attack(gradient, noise_variance)
+    expected, candidate = brute_force(gradient, residuals, prior, noise_variance)
     candidates.append(candidate)
     assert found.candidate == candidate
     np.testing.assert_allclose(found.input, expected, rtol=1e-3, atol=1e-4)
@@ -209,10 +205,8 @@ def network():
   def gradient_of(value, label):
     return ravel_pytree(jax.grad(loss)(params, value, label))[0]
 
-  attack, candidates = (
-    jax.jit(match_gradient(gradient_of, PIXELS)),
-    Candidates(jnp.arange(3), jnp.full((3, 6), 0.5)),
-  )
+  attack = jax.jit(match_gradient(gradient_of, PIXELS))
+  candidates = Candidates(jnp.arange(3), jnp.full((3, 6), 0.5))
   return gradient_of, lambda released, penalty, tried=candidates: attack(released, penalty, tried)
 
 

@@ -122,10 +122,8 @@ def test_quick_bounds_are_near_those_that_hold():
 
 
 def test_events_of_sorted_scores():
-  first, second = (
-    np.repeat([0, 1, 2, 3], [10, 50, 100, 840]),
-    np.repeat([0, 1, 2, 3], [500, 300, 190, 10]),
-  )
+  first = np.repeat([0, 1, 2, 3], [10, 50, 100, 840])
+  second = np.repeat([0, 1, 2, 3], [500, 300, 190, 10])
   bound = quick_epsilon_bound(0.99)
   found, event = best_outcomes(first, second, bound)
   assert event.values.tolist() == [3]

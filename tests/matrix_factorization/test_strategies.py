@@ -204,10 +204,8 @@ def test_published_errors_of_the_square_root(n, expected):
   ],
 )
 def test_published_errors_of_the_banded_square_root(n, k, b, mean, largest):
-  strategy, scope = (
-    mf.square_root_toeplitz(n, bands=b),
-    {"min_separation": b, "max_participations": k},
-  )
+  strategy = mf.square_root_toeplitz(n, bands=b)
+  scope = {"min_separation": b, "max_participations": k}
   assert strategy.root_mean_squared_error(**scope) == pytest.approx(mean, abs=6e-6)
   assert strategy.max_error(**scope) == pytest.approx(largest, abs=6e-6)
 

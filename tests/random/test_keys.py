@@ -92,11 +92,9 @@ def test_fewer_rounds(rounds):
 
 
 def test_unrolled_threefry_is_jax_threefry():
-  key, high, low = (
-    jnp.array([1, 2], np.uint32),
-    jnp.arange(9, dtype=np.uint32),
-    jnp.arange(9, 18, dtype=np.uint32),
-  )
+  key = jnp.array([1, 2], np.uint32)
+  high = jnp.arange(9, dtype=np.uint32)
+  low = jnp.arange(9, 18, dtype=np.uint32)
   expected = jax.extend.random.threefry_2x32(key, jnp.concatenate([high, low]))
   np.testing.assert_array_equal(jnp.concatenate(threefry_2x32(key, high, low)), expected)
 
