@@ -362,18 +362,10 @@ def test_devices_do_not_change_the_draws(impl):
   keys = jax.random.split(make_key(impl), 8)
   mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
   spec = jax.sharding.PartitionSpec("clients")
-  sharded = jax.jit(shard_map(jax.vmap(client), mesh=mesh, in_specs=spec, out_specs=spec))(
+  sharded = jax.jit(jax.shard_map(jax.vmap(client), mesh=mesh, in_specs=spec, out_specs=spec))(
     jax.random.clone(keys)
   )
   assert_equal(sharded, jax.vmap(client)(keys))
-
-
-def shard_map(*args, **kwargs):
-  if hasattr(jax, "shard_map"):
-    return jax.shard_map(*args, **kwargs)
-  from jax.experimental import shard_map as module  # before jax 0.7
-
-  return module.shard_map(*args, **kwargs)
 
 
 @pytest.mark.sweep
