@@ -16,31 +16,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 WORDS = {
-  *(
-    "epsilon",
-    "epsilons",
-    "eps",
-    "delta",
-    "deltas",
-    "guarantee",
-    "guarantees",
-    "stated",
-    "spent",
-    "cost",
-    "costs",
-  ),
-  *(
-    "bound",
-    "bounds",
-    "proved",
-    "sharp",
-    "rdp",
-    "pld",
-    "moments",
-    "multiplier",
-    "direction",
-    "magnitude",
-  ),
+  *("epsilon", "epsilons", "eps", "delta", "deltas", "guarantee", "guarantees", "stated", "spent"),
+  *("cost", "costs", "bound", "bounds", "proved", "sharp", "rdp", "pld", "moments", "multiplier"),
+  *("direction", "magnitude"),
 }
 SPOKEN = re.compile(
   r"(epsilon|eps|ε\S?|delta|δ|at least|[(\s]z)\s*(=|:|of|for|is|<=|≤)?\s*\(?$", re.IGNORECASE

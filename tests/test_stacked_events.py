@@ -296,10 +296,14 @@ HOST_MADE = [
 ]
 
 
+def scanned(event, length=5):
+  """The event of a host, as a scan of so many rounds returns it."""
+  return jax.jit(lambda: jax.lax.scan(lambda carry, _: (carry, event), 0, length=length)[1])()
+
+
 @pytest.mark.parametrize("event", HOST_MADE, ids=str)
 def test_an_event_made_outside_is_counted_for_every_round_of_a_scan(event):
-  constant = jax.jit(lambda: jax.lax.scan(lambda carry, _: (carry, event), 0, length=5)[1])()
-  assert Ledger().append(constant).entries == ((event, 5),)
+  assert Ledger().append(scanned(event)).entries == ((event, 5),)
   assert Ledger().append(jax.jit(lambda: event)()).entries == ((event, 1),)  # float64 and all
 
 
@@ -334,7 +338,7 @@ def test_branches_and_carries_take_events_of_host_and_trace():
 
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_a_stacked_event_takes_no_count_beside_its_axis(count):
-  stacked = jax.jit(lambda: jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=5)[1])()
+  stacked = scanned(HOST_MADE[0])
   with pytest.raises(
     ValueError, match=f"Expected count=1 with events stacked by a scan .5 rounds., got {count}"
   ):
@@ -342,7 +346,7 @@ def test_a_stacked_event_takes_no_count_beside_its_axis(count):
 
 
 def test_stacked_events_are_no_entry_of_a_ledger():
-  stacked = jax.jit(lambda: jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=5)[1])()
+  stacked = scanned(HOST_MADE[0])
   with pytest.raises(
     ValueError, match="Expected the event of one round, got 5 stacked by a scan; append it"
   ):
@@ -364,8 +368,7 @@ def test_the_number_is_not_in_the_file(tmp_path):
 
 
 def test_a_scan_of_no_rounds_is_no_event():
-  stacked = jax.lax.scan(lambda c, _: (c, HOST_MADE[0]), 0, length=0)[1]
-  assert Ledger().append(stacked) == Ledger()
+  assert Ledger().append(scanned(HOST_MADE[0], length=0)) == Ledger()
 
 
 def of_rounds(*numbers, event=HOST_MADE[0]):

@@ -44,6 +44,7 @@ def experiment(tmp_path, monkeypatch):
   folder = tmp_path / "experiments" / "draw_and_discard"
   shutil.copytree(source / "flags", folder / "flags")
   (folder / "README.md").write_text(README)
+  (folder / "results").mkdir()
   monkeypatch.setattr(results, "_FOLDER", folder.parent)
   monkeypatch.setattr(results, "pages", lambda: [folder / "README.md"])
   monkeypatch.setattr(stored_values, "document", stored_values.document.__wrapped__)
@@ -216,7 +217,6 @@ def test_a_number_of_a_page_is_that_of_its_file(experiment, shown, message):
   rows += [{"layer": f"dense, {n} rows", "size": 9, "seconds": 2.0 * n} for n in (2, 3)]
   table = "| run | error |\n| --- | --- |\n| a | 5.0 ± .1 |\n| b | 2.5 ± .1 |"
   run = {"processor_minutes": 90, "tables": {"Sums": [table]}}
-  (folder / "results").mkdir()
   (folder / "results/speed.jsonl").write_text("\n".join(map(json.dumps, rows)))
   (folder / "results/run.json").write_text(json.dumps(run))
   (folder / "README.md").write_text(f"# Speed\n\nIt takes {shown}.\n")
@@ -229,7 +229,6 @@ def test_a_number_of_a_page_is_that_of_its_file(experiment, shown, message):
 
 def test_a_written_number_keeps_its_digits(experiment):
   folder, _ = experiment
-  (folder / "results").mkdir()
   (folder / "results/speed.jsonl").write_text('{"name": "jdp", "rate": 3466.49}')
   link = '[{} clients/s](results/speed.jsonl "jdp > rate")'
   (folder / "README.md").write_text(link.format("9,000.0"))
@@ -239,7 +238,6 @@ def test_a_written_number_keeps_its_digits(experiment):
 
 def test_a_benchmark_fills_a_page_with_its_rows(experiment):
   folder, _ = experiment
-  (folder / "results").mkdir()
   (folder / "results/sizes.jsonl").write_text('{"clients": 10, "seconds": 0.25, "machine": {}}')
   page = "<!-- results/sizes.jsonl: training cohort_sizes -->\n<!-- end -->\n"
   (folder / "README.md").write_text(page)
@@ -265,7 +263,6 @@ def test_a_command_gives_its_figures_again(experiment, capsys):
   folder, _ = experiment
   table = "| of | moments |\n| --- | --- |\n| Table 1 | 42 of 42 |\n| Table 2 | {} of 6 |"
   stored = {"command": "python -m experiments.accounting --task=published --accountants=moments"}
-  (folder / "results").mkdir()
   for name, count in (("right", 6), ("wrong", 5)):
     tables = {"Equal to the printed digits": [table.format(count)]}
     (folder / f"results/{name}.json").write_text(json.dumps(stored | {"tables": tables}))

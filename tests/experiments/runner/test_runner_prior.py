@@ -48,20 +48,9 @@ OTHER = {
 }
 # The model, the words, the test's length, and what is learnt from public users' text.
 NOT_ABOUT_USERS = {
-  "model",
-  "vocabulary",
-  "vocabulary_size",
-  "vocabulary_noise_multiplier",
-  "vocabulary_words_per_user",
-  "language_model",
-  "embedding_size",
-  "hidden_size",
-  "num_layers",
-  "num_heads",
-  "test_tokens",
-  "public_passes",
-  "public_optimizer",
-  "public_learning_rate",
+  *("vocabulary", "vocabulary_size", "vocabulary_noise_multiplier", "vocabulary_words_per_user"),
+  *("model", "language_model", "embedding_size", "hidden_size", "num_layers", "num_heads"),
+  *("test_tokens", "public_passes", "public_optimizer", "public_learning_rate"),
 }
 
 
