@@ -23,8 +23,9 @@ _DIGEST_SIZE = 32
 class Checkpoints:
   """The latest states of a run, in a folder.
 
-  A save is a digest of the state and of the run's name, followed by the state's bytes. A save is whole or absent, whenever the process is killed. The
-  last three are kept, so one that is damaged later is replaced by the one before it.
+  A save is a digest of the state and of the run's name, followed by the state's bytes. A save is
+  whole or absent, whenever the process is killed. The last three are kept, so one that is damaged
+  later is replaced by the one before it.
 
   Args:
     folder: made if missing.
