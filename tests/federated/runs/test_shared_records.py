@@ -50,6 +50,20 @@ def test_parameters_may_be_divided_over_two_processes(run, tmp_path):
   np.testing.assert_array_equal(released, alone.params)
 
 
+@pytest.mark.parametrize("content", [b"", b"ab", b"abcde", b"abcdef"])
+def test_a_long_message_is_sent_in_parts(monkeypatch, content):
+  sent = []
+
+  def broadcast(words):
+    sent.append(words)
+    return words.astype(np.int32)
+
+  monkeypatch.setattr(shared_records, "_PART", 3)
+  monkeypatch.setattr(shared_records.multihost_utils, "broadcast_one_to_all", broadcast)
+  assert shared_records.told(lambda: content) == content
+  assert max(map(len, sent)) <= 3
+
+
 def test_others_hear_of_a_failure_whatever_it_is(monkeypatch):
   """Else they would wait for a process that was told to exit."""
   heard = []

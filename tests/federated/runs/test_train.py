@@ -16,6 +16,7 @@ from jdp import accounting, queries, random, sampling
 from jdp.events import GaussianSum, LocalRelease, PoissonSampling, Round
 from jdp.federated import FederatedAlgorithm, add_updates, client_mesh, rounds, train
 from jdp.federated.engine.rounds import replicate
+from jdp.federated.runs.folder_records import FolderRecords
 from jdp.federated.runs.run_folder import RunFolder
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load, load_file
@@ -69,24 +70,65 @@ def run(algorithm=ALGORITHM, **changes):
   return train(algorithm, START, CLIENTS, **arguments)
 
 
+WIDENED = {
+  "bfloat16": {"a": jnp.zeros(2, jnp.bfloat16)},
+  "float64": {"a": np.zeros(2)},
+  "as many bytes": {"a": np.zeros(2), "b": jnp.zeros(4, jnp.bfloat16)},
+}
+
+
 @pytest.mark.slow
-def test_an_optimizer_may_widen_its_state_in_the_first_round():
-  """Momentum begins as zeros of the parameters' type, and becomes that of the updates."""
+@pytest.mark.parametrize("name", WIDENED)
+def test_an_optimizer_may_widen_its_state_in_the_first_round(tmp_path, name):
+  """Momentum begins as zeros of the parameters' type, and becomes that of the updates.
+
+  The run, interrupted and resumed, shows the models of the loop by hand.
+  """
+  start, shown = WIDENED[name], []
   algorithm = rounds(
-    lambda keys, value, own: (own - value.astype(jnp.float32), {}),
+    lambda keys, value, own: (
+      jax.tree.map(lambda x: jnp.resize(own, x.shape) - x.astype(jnp.float32), value),
+      {},
+    ),
     queries.average(queries.gaussian_sum(1.0, 2.0), 3.0),
     sampling.poisson(6, 0.5),
     add_updates(optax.sgd(0.5, momentum=0.9)),
     relation="add_remove",
   )
-  start = jnp.zeros(2, jnp.bfloat16)
+
+  def go(*callbacks):
+    arguments = {"num_rounds": 6, "evaluate_every": 2, "workdir": tmp_path / "run", **KEYS}
+    return train(algorithm, start, CLIENTS, **arguments, callbacks=[shown.append, *callbacks])
+
   with jax.numpy_dtype_promotion("standard"):  # for Optax
     step, state = jax.jit(algorithm.round), algorithm.init(start)
-    for _ in range(4):
+    models = [state.params]
+    for _ in range(6):
       state, *_ = step(*KEYS.values(), state, CLIENTS)
-    result = train(algorithm, start, CLIENTS, num_rounds=4, evaluate_every=3, **KEYS)
-  assert result.params.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(result.params, state.params)
+      models.append(state.params)
+    with pytest.raises(InterruptedRunError):
+      go(interrupt_at(4))
+    result = go()
+  assert result.params["a"].dtype == jnp.asarray(start["a"]).dtype
+  assert [progress.round for progress in shown] == [0, 2, 4, 2, 4, 6]
+  for progress in shown:
+    jax.tree.map(np.testing.assert_array_equal, progress.params, models[progress.round])
+
+
+def test_a_resumed_run_shows_the_model_of_before_or_is_refused(tmp_path, monkeypatch):
+  with pytest.raises(InterruptedRunError):
+    run(workdir=tmp_path / "run", callbacks=[interrupt_at(6)])
+  restore = FolderRecords.restore
+
+  def another(records, state):
+    done, state = restore(records, state)
+    return done, state._replace(params=state.params + 1)
+
+  monkeypatch.setattr(FolderRecords, "restore", another)
+  shown = []
+  with pytest.raises(ValueError, match="Expected the model that was released after round 3 before"):
+    run(workdir=tmp_path / "run", callbacks=[shown.append])
+  assert not shown
 
 
 @pytest.mark.optimised
