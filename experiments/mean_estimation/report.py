@@ -279,6 +279,7 @@ def location_part(options: MeanEstimationOptions, rows: Rows) -> Part:
     look["linestyle"] = "none"
     plots.points(axes, [x[i] for i in order], measured, name, look)
     axes.plot([x[i] for i in order], [own[i]["limit"] for i in order], "--", color=look["color"])
+  rates = [minimax_rate(row["dim"], row["epsilon"]) for row in rows]
   lines = [
     {
       "mechanism": row["mechanism"],
@@ -286,9 +287,9 @@ def location_part(options: MeanEstimationOptions, rows: Rows) -> Part:
       "measured": f"{row['measured']['mean']:.5g} +- {row['measured']['half_width']:.2g}",
       "these steps": f"{row['steps']:.5g}",
       "limit": f"{row['limit']:.5g}",
-      "minimax rate": f"{minimax_rate(row['dim'], row['epsilon']):.5g}",
+      "minimax rate": f"{rate:.5g}",
     }
-    for row in rows
+    for row, rate in zip(rows, rates, strict=True)
   ]
   guarantees = dict.fromkeys(f"{row['mechanism']}: {row['guarantee']}" for row in rows)
   stated = "\n".join(f"- {one}." for one in guarantees)
