@@ -145,7 +145,11 @@ class Outcomes(NamedTuple):
 def count_both(
   event: Threshold | Outcomes, first: np.ndarray, second: np.ndarray
 ) -> tuple[int, int, int, int]:
-  """(hits, trials, false hits, false trials) of an event on two inputs' scores, for a `Bound`."""
+  """(hits, trials, false hits, false trials) of an event on two inputs' scores, for a `Bound`.
+
+  >>> count_both(Threshold(2.0), np.array([1, 2, 3]), np.array([0, 2]))
+  (2, 3, 1, 2)
+  """
   return event.count(first), len(first), event.count(second), len(second)
 
 
