@@ -142,8 +142,9 @@ class Outcomes(NamedTuple):
     return int(np.count_nonzero(np.isin(scores, self.values)))
 
 
+@checked
 def count_both(
-  event: Threshold | Outcomes, first: np.ndarray, second: np.ndarray
+  event: Threshold | Outcomes, first: Vector, second: Vector
 ) -> tuple[int, int, int, int]:
   """(hits, trials, false hits, false trials) of an event on two inputs' scores, for a `Bound`.
 
