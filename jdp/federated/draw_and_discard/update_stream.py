@@ -323,8 +323,8 @@ def in_blocks(
     params = jax.tree.map(lambda x: x[0], models(state))  # for its shapes
     size = block_size
     if size is None:
-      numbers_of_noise = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
-      size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, numbers_of_noise)))
+      model_size = sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+      size = min(_BLOCK_UPDATES, max(1, _BLOCK_NUMBERS // max(1, model_size)))
     _validate.integer(1, block_size=size)
     clients = jax.tree.map(jnp.asarray, clients)  # NumPy arrays cannot be indexed inside the loop
 
