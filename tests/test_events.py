@@ -10,7 +10,7 @@ from jdp.events.base import EVENT_TYPES, NO_NUMBER
 from jdp.guarantees import Observer, PureDP, Relation, Unit
 from jdp.ledger import Ledger
 from jdp.ledger.unstacking import unstack
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 
 def names_inside(event):

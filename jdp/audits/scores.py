@@ -85,7 +85,7 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   upper, event = choose_side(own, other, bound)
   counts = count_both(event, *((new, other_new) if upper else (-other_new, -new)))
   threshold = event.at_least if upper else -event.at_least
-  return ScoreAudit(float(bound(*counts)), threshold, upper, *counts)
+  return ScoreAudit(float(bound(*map(np.asarray, counts))), threshold, upper, *counts)
 
 
 @checked

@@ -2,7 +2,8 @@
 
 Every ledger holds several kinds of rounds, of one relation and to one observer. What it costs, from
 below and from above, is compared with losses that are computed from the mechanisms as they are
-(`tests.helpers.direct_losses`). A Gaussian that is charged 1 % too little shows in several of them.
+(`tests.helpers.ledgers.direct_losses`). A Gaussian that is charged 1 % too little shows in several
+of them.
 """
 
 import math
@@ -14,7 +15,7 @@ import scipy
 from jdp import accounting, events
 from jdp.events.queries import query_event_types, sampling_event_types
 from jdp.ledger import Ledger
-from tests.helpers import direct_losses
+from tests.helpers.ledgers import direct_losses
 
 ROUNDING = 1e-3  # of cells and of the lattice, over 1 + epsilon: the cells of two noises together
 

@@ -39,8 +39,8 @@ from jdp.events.queries import SumQueryEvent
 from jdp.events.sampling import SamplingEvent
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
-from tests.helpers import random_ledgers
 from tests.helpers.gaussian import gaussian_delta
+from tests.helpers.ledgers import random_ledgers
 
 WHOLE = PoissonSampling(1.0)
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from jdp.accounting import gaussian_epsilon
 from jdp.audits.bounds import clopper_pearson, epsilon_bound, gaussian_bound
+from jdp.audits.residues import audit_residues
 from jdp.audits.scores import audit_outcomes, audit_scores
 
 TRIALS, SIZE, CONFIDENCE = 1000, 400, 0.95
@@ -110,6 +111,18 @@ def test_the_event_is_found_on_either_side_and_reported_as_counted(swapped):
   counts = [np.sum(x[10_000:] == audit.threshold) for x in (likelier, other)]
   assert [audit.hits, audit.false_hits] == counts
   assert audit.trials == audit.false_trials == 10_000
+
+
+@pytest.mark.parametrize(("audited", "shape"), [(audit_scores, (40,)), (audit_residues, (40, 1))])
+def test_a_bound_of_ones_own_is_given_arrays(audited, shape):
+  """Python's own numbers refuse a division by 0."""
+
+  def bound(hits, trials, false_hits, false_trials):
+    with np.errstate(divide="ignore", invalid="ignore"):
+      ratio = (hits.astype(float) / trials) / (false_hits.astype(float) / false_trials)
+    return np.nan_to_num(ratio, nan=0.0, posinf=9.0)
+
+  assert audited(np.full(shape, 3.0), np.zeros(shape), bound).bound == 9.0
 
 
 def test_outcomes_share_the_confidence():

@@ -25,7 +25,7 @@ from jdp.conformance.checks.noise_covariance import check_noise
 from jdp.conformance.protocol import Plan, Verdict
 from jdp.conformance.suite import PART_TYPES, check_part
 from jdp.guarantees import Relation
-from tests.helpers.kit_parts import bounded, failed, total
+from tests.conformance.kit_parts import bounded, failed, total
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from jdp.conformance import (
 from jdp.conformance.protocol import Verdict
 from jdp.conformance.suite import check_part
 from jdp.guarantees import Relation
-from tests.helpers.kit_parts import bounded, failed
+from tests.conformance.kit_parts import bounded, failed
 
 
 def raises(*arguments):

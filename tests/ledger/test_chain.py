@@ -10,7 +10,7 @@ import pytest
 from jdp.events import DistributedGaussianSum, GaussianSum, GroupedSums, PoissonSampling, Round
 from jdp.ledger import DurableLedger, Ledger, load, load_file
 from jdp.ledger.durable import LedgerMark
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 RUN, KEY, OTHER_KEY = "run", b"k" * 32, b"o" * 32
 ROUNDS = [[event] for event in EVENTS[:4]]

@@ -10,7 +10,7 @@ import pytest
 from jdp.events import EventBase, GaussianSum, PoissonSampling, Round
 from jdp.events.base import EVENT_TYPES
 from jdp.ledger.json_form import _SEPARATELY_CHECKED, from_forms, from_json, to_forms, to_json
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 BAD = [-1, -0.5, 0, 0.0, 0.5, 1e308, float("inf"), float("nan"), None, True]
 

@@ -11,7 +11,7 @@ from jdp.events import GaussianSum, LocalRelease
 from jdp.guarantees import PureDP
 from jdp.ledger import DurableLedger, Ledger, load
 from jdp.ledger.append_only_file import AppendOnlyFile
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 
 def durable(path, rounds, run="run", *, first=0, prior=Ledger()):

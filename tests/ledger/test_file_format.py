@@ -13,7 +13,7 @@ from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, load
 from jdp.ledger.file_format import to_lines
 from jdp.ledger.json_form import from_json
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 numbers = st.floats(0, exclude_min=True, allow_infinity=False)
 

@@ -21,7 +21,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian, value
-from tests.helpers.example_events import EVENTS
+from tests.helpers.ledgers.example_events import EVENTS
 
 STACKED = dataclasses.replace(EVENTS[0], number=np.arange(2))
 

@@ -36,7 +36,7 @@ from jdp.events import (
 )
 from jdp.guarantees import PureDP
 from jdp.ledger import Ledger, subsampled_gaussian
-from tests.helpers import random_ledgers
+from tests.helpers.ledgers import random_ledgers
 
 WHOLE = PoissonSampling(1.0)
 

@@ -10,7 +10,7 @@ from jdp import accounting
 from jdp.accounting.pld.losses import pairs, random_allocation
 from jdp.events import BallsInBins, GaussianSum, GroupedSums, LaplaceSum, PoissonSampling, Round
 from jdp.ledger import Ledger, subsampled_gaussian
-from tests.helpers.epochs import bins, sticks, tight
+from tests.helpers.ledgers.epochs import bins, sticks, tight
 
 
 @pytest.mark.parametrize("rounds", [2, 3])

@@ -11,7 +11,7 @@ from jdp import accounting
 from jdp.accounting.pld.losses import random_allocation
 from jdp.events import BallsInBins, GaussianSum, LaplaceSum, RandomAllocation, Round
 from jdp.ledger import Ledger, subsampled_gaussian
-from tests.helpers.epochs import bins, epochs, sticks, tight
+from tests.helpers.ledgers.epochs import bins, epochs, sticks, tight
 
 
 def test_quadrature_is_the_published_value_for_one_of_two():

@@ -1,6 +1,6 @@
 """Random ledgers with extreme parameters, and what every accountant must say of them.
 
-    python -m tests.helpers.random_ledgers --count 10000
+    python -m tests.helpers.ledgers.random_ledgers --count 10000
 
 checks 10,000 of them, and says how long it took, how much memory, how many were refused, and what
 is wrong.
