@@ -201,7 +201,9 @@ def audit_residues(
   # The choice saw the first halves alone, so the bound holds for the second halves.
   _, event, name, upper, new, other_new = max(candidates, key=lambda candidate: candidate[0])
   counts = count_both(event, new, other_new)
-  return ResidueAudit(float(bound(*map(np.asarray, counts))), name, upper, *counts)
+  hits, trials, false_hits, false_trials = counts
+  found = bound(np.asarray(hits), trials, np.asarray(false_hits), false_trials)
+  return ResidueAudit(float(found), name, upper, *counts)
 
 
 def _sides(

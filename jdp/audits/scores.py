@@ -84,8 +84,9 @@ def audit_scores(first: Vector, second: Vector, bound: Bound) -> ScoreAudit:
   )
   upper, event = choose_side(own, other, bound)
   counts = count_both(event, *((new, other_new) if upper else (-other_new, -new)))
-  threshold = event.at_least if upper else -event.at_least
-  return ScoreAudit(float(bound(*map(np.asarray, counts))), threshold, upper, *counts)
+  hits, trials, false_hits, false_trials = counts
+  found = bound(np.asarray(hits), trials, np.asarray(false_hits), false_trials)
+  return ScoreAudit(float(found), event.at_least if upper else -event.at_least, upper, *counts)
 
 
 @checked

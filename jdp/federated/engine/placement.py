@@ -42,7 +42,8 @@ def mesh_for(
   Raises:
     ValueError: if shares are asked for, but the clients already lie somewhere, or the algorithm
       takes no mesh. Also if the parameters lie on a mesh whose axes are not all of the type Auto,
-      or on other devices than the clients.
+      or on other devices than the clients, or are divided over several processes without an axis
+      "clients".
   """
   placed = _placed(clients)
   if shares and (placed or algorithm.work is None):
@@ -54,6 +55,11 @@ def mesh_for(
   if mesh is not None and AXIS in mesh.shape:
     _check_layout(params, clients, mesh)
     return mesh
+  if jax.process_count() > 1 and not _whole(params):
+    raise ValueError(
+      'Expected parameters of several processes on a mesh with an axis "clients", got another '
+      "mesh; make it by jdp.federated.client_mesh."
+    )
   if placed or jax.device_count() == 1 or not _whole(params):
     return None
   if shares or jax.process_count() > 1 or platform_of(None) != "cpu":

@@ -74,14 +74,18 @@ def to_bytes(tree: PyTree) -> np.ndarray:
 def from_bytes(content: np.ndarray, like: PyTree) -> PyTree:
   """The tree that `to_bytes` wrote, which has the structure and the shapes of `like`.
 
-  The types are those that were written: a round may widen what a run began with.
+  The types are those that were written: a round may widen what a run began with. All but keys are
+  NumPy arrays, so that each can be placed in turn.
 
   Raises:
     ValueError: if the content is not of such a tree.
   """
   leaves, structure = jax.tree.flatten(like)
   end = _HEAD_SIZE + int.from_bytes(content[:_HEAD_SIZE].tobytes(), "little")
-  written = json.loads(content[_HEAD_SIZE:end].tobytes())
+  try:
+    written = json.loads(content[_HEAD_SIZE:end].tobytes())
+  except ValueError:  # what an older version wrote
+    written = []
   if [tuple(shape) for _, shape in written] != [np.shape(to_data(leaf)) for leaf in leaves]:
     raise ValueError(
       "Expected a saved state with the arrays of this run's, got others; go on with the code and "
@@ -91,10 +95,10 @@ def from_bytes(content: np.ndarray, like: PyTree) -> PyTree:
   for leaf, (name, shape) in zip(leaves, written, strict=True):
     dtype = jnp.dtype(name)
     begin, end = end, end + dtype.itemsize * math.prod(shape)
-    array = jnp.asarray(content[begin:end].view(dtype).reshape(shape))
-    made.append(
-      jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key(leaf) else array
-    )
+    array = content[begin:end].view(dtype).reshape(shape)
+    if is_key(leaf):
+      array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
+    made.append(array)
   return jax.tree.unflatten(structure, made)
 
 

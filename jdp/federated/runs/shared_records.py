@@ -58,7 +58,7 @@ def _sent(content: bytes) -> bytes:
   received = []
   for number in range(parts + 1):
     size = _PART if number < parts else rest
-    part = content[number * _PART :][:size].ljust(size)
+    part = content[number * _PART : number * _PART + size].ljust(size)
     received.append(broadcast(np.frombuffer(part, np.uint8)).tobytes())
   return b"".join(received)
 

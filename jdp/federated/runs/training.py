@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -349,8 +350,8 @@ def _train(
 ) -> Result:
   """The loop of `train`."""
   done, restored = records.restore(state)
-  state = _laid_out(run, restored, state)
   if done:
+    state = _laid_out(run, jax.tree.map(jnp.asarray, restored), state)
     records.check_release(done, state.params)  # It is shown again below.
   if run.budget.delta is not None:
     with placement.in_force(run.mesh):

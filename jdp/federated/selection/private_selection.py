@@ -23,6 +23,7 @@ from jdp.federated.early_stopping import events_of_next_rounds
 from jdp.federated.engine.rounds import FederatedAlgorithm
 from jdp.federated.evaluation import Metric, NoisedAverages, noised_averages
 from jdp.federated.runs.cohort_reading import shapes_of
+from jdp.federated.runs.digest import whole
 from jdp.federated.runs.opened_records import Workdir, open_records
 from jdp.federated.runs.run_folder import RunFolder, run_folder
 from jdp.federated.runs.run_records import Beginning, entries_of, on_host
@@ -164,11 +165,14 @@ def private_sweep(
     f"the settings {', '.join(settings)}"
   )
   folder = None if workdir is None else run_folder(workdir)
-  beginning = Beginning(noise_key, data_key, prior, (clients, sweep.judges), params, words)
+  beginning = Beginning(noise_key, data_key, prior, (clients, sweep.judges), whole(params), words)
   records, keys = open_records(folder, beginning)
   with contextlib.closing(records):
-    done, params = records.restore(params)
+    done, params = records.restore(jax.tree.map(jnp.asarray, params))
+    params = jax.tree.map(jnp.asarray, params)
     if done:  # The first choice stays; the ledger would not hold a second one.
+      records.check_release(done, params)
+      records.finish(params)
       return SelectedRun(records.rows[-1]["setting"], params, records.ledger)
     records.append_events(0, [(dataclasses.replace(sweep.event, number=0),)])
     setting, params = best_run(sweep, keys, folder)

@@ -14,6 +14,7 @@ from experiments.runner.runs import workdir
 from experiments.runner.runs.workdir import Workdir
 from jdp import random
 from jdp.federated.runs.checkpoints import Checkpoints
+from jdp.federated.runs.digest import from_bytes, to_bytes
 from jdp.federated.runs.run_folder import fingerprint
 
 
@@ -149,6 +150,12 @@ def test_a_seeded_key_leaves_no_secret(tmp_path):
   first, second = (fingerprint(workdir.noise_key(run, 3)) for _ in range(2))
   assert first == second == fingerprint(random.seeded_key(3))
   assert os.listdir(run.secret) == ["lock"]
+
+
+@pytest.mark.parametrize("content", [bytes(64), b"\xff" * 64, to_bytes((1.0, 2.0)).tobytes()])
+def test_a_state_of_another_form_is_refused(content):
+  with pytest.raises(ValueError, match="Expected a saved state with the arrays of this run's"):
+    from_bytes(np.frombuffer(content, np.uint8), jnp.zeros(16))
 
 
 def test_checkpoints_restore_every_bit(tmp_path):

@@ -161,8 +161,9 @@ def test_a_sweep_that_is_killed_goes_on_with_the_runs_that_were_drawn(tmp_path, 
   with pytest.raises(ValueError, match="budget that the run run was begun with"):
     sweep(workdir=tmp_path / "run", mean_runs=5.0)
   # A finished sweep is not made again: another score would be a second choice, in no ledger.
+  # NumPy's float64 begin the same run.
   again = private_sweep(
-    SETTINGS, START, USERS, lambda value, own: {"far": 1 - near(value, own)["near"]},
+    SETTINGS, np.zeros(()), USERS, lambda value, own: {"far": 1 - near(value, own)["near"]},
     score_noise=1.0, workdir=tmp_path / "run", noise_key=keys()[0], data_key=keys()[1], **RUNS,
   )  # fmt: skip
   assert (again[:2], [*again.ledger], made) == (whole[:2], [*whole.ledger], [])
