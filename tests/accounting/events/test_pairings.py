@@ -303,6 +303,11 @@ def test_no_protection_is_infinite_whatever_the_sampling(sampling):
         assert accounting.delta(ledger, 3.0, accountant=accountant) == 1.0
 
 
+def test_several_releases_that_do_not_join_have_no_one_pair():
+  with pytest.raises(ValueError, match="sums that are all Gaussian, got .*; ask for each part"):
+    dominating_pair(SUMS, Relation.ZERO_OUT, Relation.ZERO_OUT)
+
+
 @pytest.mark.parametrize("relation", sorted(ALL))
 def test_nested_groups_are_one_gaussian(relation):
   expected = 1 / math.sqrt(1 / 16 + 1 / 9 + 1 / 25) / (2 if relation == "replace_one" else 1)
