@@ -304,7 +304,7 @@ def test_no_protection_is_infinite_whatever_the_sampling(sampling):
 
 
 def test_several_releases_that_do_not_join_have_no_one_pair():
-  with pytest.raises(ValueError, match="sums that are all Gaussian, got .*; ask for each part"):
+  with pytest.raises(ValueError, match=r"got .*Gaussian.*; ask for each part"):
     dominating_pair(SUMS, Relation.ZERO_OUT, Relation.ZERO_OUT)
 
 
